@@ -1,0 +1,1 @@
+"""What lives in the training process: sampler, timers, reporter and policy follower."""

@@ -1,0 +1,1 @@
+"""Tiles, plans and the pooled attention operator. Importing this loads no torch."""

@@ -1,0 +1,108 @@
+"""What a tile costs: an exact integer combination of four features.
+
+Plans and placements are made on every rank apart and must come out the same, so costs are
+integers: the fitted coefficients are quantised once, when a policy is made, and from then on
+only integer products and sums are taken. Pure numpy.
+
+Shapes: F = 4 features, in the order of ``FEATURES``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+
+FEATURES = ("tiles", "query_tokens", "key_tokens", "causal_pairs")
+
+# A tile of 1 Mi tokens has 2**39 causal pairs; a coefficient below 2**22 keeps its cost below
+# 2**61, and dropping 20 bits keeps the sum over 2**13 sequences of 1 Mi tokens below 2**55.
+_COEFFICIENT_BITS = 22
+_DROPPED_BITS = 20
+_MAX_SCALE_BITS = 50
+
+
+def tile_features(row_begin: Any, row_end: Any) -> Int64:
+    """Return the features of tiles that read query rows ``row_begin:row_end`` of a document.
+
+    Row ``i`` of a causal document attends to keys ``0..i``, so a tile reads keys ``0:row_end``.
+
+    Args:
+        row_begin: first query row, integer or [...].
+        row_end: one past the last query row, integer or [...].
+
+    Returns:
+        [..., F] int64; an empty tile has all features zero.
+    """
+    begin, end = np.broadcast_arrays(
+        np.asarray(row_begin, dtype=np.int64), np.asarray(row_end, dtype=np.int64)
+    )
+    some = end > begin
+    pairs = (end * (end + 1) - begin * (begin + 1)) // 2
+    features = np.stack([np.ones_like(end), end - begin, end, pairs], axis=-1)
+    return np.asarray(features * some[..., None], dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TileCost:
+    """Price tiles in integer ticks; one tick is ``2 ** (20 - scale_bits)`` seconds.
+
+    Attributes:
+        coefficients: F integers, each in units of ``2 ** -scale_bits`` seconds.
+        scale_bits: the unit of the coefficients; at most 50, finer than a femtosecond.
+    """
+
+    coefficients: tuple[int, int, int, int]
+    scale_bits: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.scale_bits <= _MAX_SCALE_BITS:
+            raise ValueError(f"scale_bits={self.scale_bits}: must be in 0..{_MAX_SCALE_BITS}")
+        if min(self.coefficients) < 0 or not any(self.coefficients):
+            raise ValueError(
+                f"coefficients={self.coefficients}: must be non-negative and not all zero"
+            )
+        if self.coefficients[3] > 1 << _COEFFICIENT_BITS:
+            raise ValueError(
+                f"coefficients={self.coefficients}: causal_pairs must be at most "
+                f"2**{_COEFFICIENT_BITS}, or costs overflow at 1 Mi tokens"
+            )
+
+    @classmethod
+    def from_seconds(cls, coefficients: Sequence[float]) -> Self:
+        """Quantise fitted coefficients (seconds per feature, in the order of ``FEATURES``).
+
+        The unit is the finest one in which the causal-pair coefficient stays within 22 bits.
+        """
+        values = [float(value) for value in coefficients]
+        if len(values) != len(FEATURES) or not all(np.isfinite(values)) or min(values) < 0:
+            raise ValueError(
+                f"coefficients={values}: must be {len(FEATURES)} finite non-negative seconds"
+            )
+        # Tokens reach 2**20 and tiles are few, so their coefficients may be 2**19 times larger.
+        largest = max(values[3], max(values[:3]) / (1 << 19), 2.0 ** (-_MAX_SCALE_BITS))
+        scale_bits = min(_MAX_SCALE_BITS, int(np.floor(_COEFFICIENT_BITS - np.log2(largest))))
+        if scale_bits < 0:
+            raise ValueError(f"coefficients={values}: a tile would cost years")
+        tiles, queries, keys, pairs = (round(value * 2.0**scale_bits) for value in values)
+        return cls(coefficients=(tiles, queries, keys, pairs), scale_bits=scale_bits)
+
+    @property
+    def seconds_per_tick(self) -> float:
+        return float(2.0 ** (_DROPPED_BITS - self.scale_bits))
+
+    def ticks(self, features: Int64) -> Int64:
+        """Return the cost of each tile: [..., F] features to [...] ticks, rounded down."""
+        products = features * np.asarray(self.coefficients, dtype=np.int64)
+        return np.asarray(products.sum(axis=-1) >> _DROPPED_BITS, dtype=np.int64)
+
+    def seconds(self, features: Int64) -> NDArray[np.float64]:
+        """Return the cost of each tile in seconds: [..., F] to [...]."""
+        return np.asarray(self.ticks(features) * self.seconds_per_tick, dtype=np.float64)
+
+
+# Before anything is measured: cost proportional to causal pairs, as every FLOPs model has it.
+FLOPS_COST = TileCost.from_seconds((0.0, 0.0, 0.0, 1e-9))

@@ -1,0 +1,40 @@
+"""The timing hook: who may watch kernel calls and exchange waits, and in which words.
+
+The operator knows no clock. It asks the observer for a mark before a kernel call and hands it
+back after, so an observer may read a host clock, a thread's CPU clock or CUDA events.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from libra.attention.layout import BatchLayout
+
+Direction = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelKind:
+    """What kernel calls must have in common to share one cost model."""
+
+    device: str
+    backend: str
+    dtype: str
+    head_dim: int
+    group_heads: int
+    direction: Direction
+
+
+class Observer(Protocol):
+    """Watch one rank's attention. No method may raise, block or synchronise a device."""
+
+    def begin(self, layout: BatchLayout) -> None:
+        """Note that the kernels that follow belong to this layout's step and micro-batch."""
+
+    def start(self) -> Any:
+        """Return a mark of now."""
+
+    def kernel(self, mark: Any, kind: KernelKind, features: tuple[int, int, int, int]) -> None:
+        """Note a kernel call that began at ``mark``; features are summed over its tiles."""
+
+    def exchange(self, mark: Any, sent_bytes: int) -> None:
+        """Note an exposed wait on the exchange that began at ``mark``, and bytes sent since."""

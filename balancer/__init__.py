@@ -1,0 +1,1 @@
+"""Cost model, placement, policy and the balancer service. Importing this loads no FastAPI."""

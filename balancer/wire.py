@@ -1,0 +1,151 @@
+"""What an agent tells the balancer: one report, in msgpack or JSON, of one rank's last seconds.
+
+Both sides import these types. A decoded report has the right types and ranges; ``check_report``
+finds what types cannot say. Sequence numbers make a report safe to send twice.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+
+from libra.attention.observer import KernelKind
+from libra.balancer.moments import NUM_FEATURES, NUM_SUMS
+
+SCHEMA = 1
+# A step of an hour or a kernel call of more is a broken clock, not a slow rank.
+MAX_SECONDS = 3600.0
+MAX_FEATURE = 2.0**62
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:@-]+$")]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]
+Features = tuple[float, float, float, float]
+Point = tuple[float, float, float, float, float]
+
+
+class ReportError(ValueError):
+    """A report is refused; ``field`` names the place and ``reason`` is of a closed set."""
+
+    def __init__(self, field: str, reason: str, detail: str) -> None:
+        super().__init__(f"{field}: {detail}")
+        self.field = field
+        self.reason = reason
+
+
+class KernelMoments(msgspec.Struct, kw_only=True):
+    """Moment sums of the kernel calls of one kind, and a few raw points of them."""
+
+    kind: KernelKind
+    sums: Annotated[list[float], msgspec.Meta(min_length=NUM_SUMS, max_length=NUM_SUMS)]
+    # Each point: the four features, then seconds.
+    points: Annotated[list[Point], msgspec.Meta(max_length=256)] = []
+
+
+class KernelTotals(msgspec.Struct, kw_only=True):
+    """One step's kernel calls of one kind, summed: features and seconds."""
+
+    kind: KernelKind
+    features: Features
+    seconds: float
+
+
+class StepTotals(msgspec.Struct, kw_only=True):
+    """What one rank did in one optimizer step.
+
+    ``home_features`` are the features this rank's kernels would have had under the home plan, in
+    one direction. ``wait_seconds`` is the exposed part of the exchange only.
+    """
+
+    step: Count
+    policy_version: Count
+    seconds: float
+    kernels: Annotated[list[KernelTotals], msgspec.Meta(max_length=64)]
+    home_features: Features
+    sent_bytes: Count = 0
+    wait_seconds: float = 0.0
+    plan_mismatches: Count = 0
+
+
+class Coordinates(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a rank stands: index along data parallelism, in its CP group, and its pool."""
+
+    dp: Rank = 0
+    cp: Rank = 0
+    pool: Rank = 0
+
+
+class Report(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One rank's news since its last report.
+
+    ``agent`` is drawn anew by each process, so (attempt, agent, sequence) names a report for
+    good. ``dropped`` counts observations and steps that the agent has lost so far.
+    """
+
+    schema: Literal[1]
+    job: Name
+    attempt: Count = 0
+    node: Name
+    agent: Name
+    sequence: Count
+    rank: Rank
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+    coordinates: Coordinates = Coordinates()
+    moments: Annotated[list[KernelMoments], msgspec.Meta(max_length=64)] = []
+    steps: Annotated[list[StepTotals], msgspec.Meta(max_length=1024)] = []
+    dropped: Count = 0
+
+
+def encode_report(report: Report) -> bytes:
+    """Return the msgpack body that agents send."""
+    return msgspec.msgpack.encode(report)
+
+
+def decode_report(body: bytes, *, json: bool = False) -> Report:
+    """Return the checked report of a body; raise ``ReportError`` for anything else."""
+    try:
+        decode = msgspec.json.decode if json else msgspec.msgpack.decode
+        report = decode(body, type=Report)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at ")
+        raise ReportError(path.strip("`") or "$", "invalid", message) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ReportError("$", "malformed", str(error)) from error
+    check_report(report)
+    return report
+
+
+def check_report(report: Report) -> None:
+    """Raise ``ReportError`` for a figure that no honest, healthy agent can send."""
+    if report.rank >= report.world_size:
+        detail = f"{report.rank} is not below world_size {report.world_size}"
+        raise ReportError("$.rank", "invalid", detail)
+    for field, value, most in _figures(report):
+        if not math.isfinite(value):
+            raise ReportError(field, "not_finite", f"{value} is not a finite number")
+        if value < 0:
+            raise ReportError(field, "negative", f"{value} is negative")
+        if value > most:
+            raise ReportError(field, "absurd", f"{value} is above {most}")
+
+
+def _figures(report: Report) -> Iterator[tuple[str, float, float]]:
+    """Yield (field, value, largest allowed) of every floating-point figure."""
+    for i, moments in enumerate(report.moments):
+        for j, value in enumerate(moments.sums):
+            yield f"$.moments[{i}].sums[{j}]", value, math.inf
+        for j, point in enumerate(moments.points):
+            for k, value in enumerate(point):
+                most = MAX_FEATURE if k < NUM_FEATURES else MAX_SECONDS
+                yield f"$.moments[{i}].points[{j}][{k}]", value, most
+    for i, step in enumerate(report.steps):
+        at = f"$.steps[{i}]"
+        yield f"{at}.seconds", step.seconds, MAX_SECONDS
+        yield f"{at}.wait_seconds", step.wait_seconds, MAX_SECONDS
+        for k, value in enumerate(step.home_features):
+            yield f"{at}.home_features[{k}]", value, MAX_FEATURE
+        for j, kernel in enumerate(step.kernels):
+            yield f"{at}.kernels[{j}].seconds", kernel.seconds, MAX_SECONDS
+            for k, value in enumerate(kernel.features):
+                yield f"{at}.kernels[{j}].features[{k}]", value, MAX_FEATURE

@@ -1,0 +1,1 @@
+"""The static page that the balancer serves."""
