@@ -78,7 +78,7 @@ class Exchange:
         ]
 
     def _pack(self) -> Tensor:
-        by_peer = [parcel.rows.split(list(parcel.sent)) for parcel in self._parcels]
+        by_peer = [torch.split(parcel.rows, list(parcel.sent)) for parcel in self._parcels]
         return torch.cat([own[peer].reshape(-1) for peer in self._peers for own in by_peer])
 
 

@@ -141,4 +141,5 @@ def _ranges(begins: Int64, ends: Int64) -> Int64:
     """Concatenate ``arange(begin, end)`` of every pair without a loop."""
     counts = ends - begins
     offsets = np.cumsum(counts) - counts
-    return np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(begins - offsets, counts)
+    rows = np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(begins - offsets, counts)
+    return np.asarray(rows, dtype=np.int64)

@@ -74,7 +74,7 @@ class PooledAttention(nn.Module):
         home = self.use_home_plan or not layout.plan.moved or not self._ranks_agree(layout)
         plan = layout.home_plan if home else layout.plan
         heads = [x.shape[1] // self.pools.shape.cp for x in (q, k, v)]
-        q, k, v = self._split(q, k, v).split(heads, dim=1)
+        q, k, v = torch.split(self._split(q, k, v), heads, dim=1)
         runner = TileRunner(
             self.kernel or choose_kernel(q.device),
             self.scale or 1 / math.sqrt(q.shape[-1]),
@@ -87,7 +87,7 @@ class PooledAttention(nn.Module):
         """Return [T, h + 2 g, D]: one head split for all three."""
         cp = self.pools.shape.cp
         # (t, C, heads / C, D) each, so that every rank's share of q, k and v lies together.
-        shares = [x.unflatten(1, (cp, x.shape[1] // cp)) for x in (q, k, v)]
+        shares = [torch.unflatten(x, 1, (cp, x.shape[1] // cp)) for x in (q, k, v)]
         return split_heads(torch.cat(shares, dim=2).flatten(1, 2), self.pools.cp_group)
 
     def _check(self, q: Tensor, k: Tensor, v: Tensor, layout: BatchLayout) -> None:

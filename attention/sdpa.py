@@ -16,7 +16,7 @@ _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 
 
 class SdpaCpuKernel:
-    """``aten::_scaled_dot_product_flash_attention_for_cpu``; it takes fewer kv heads as they are."""
+    """Torch's CPU flash kernel behind SDPA; it takes fewer kv heads than heads as they are."""
 
     name = "sdpa-cpu"
 

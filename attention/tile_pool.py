@@ -24,7 +24,8 @@ def pool_tiles(
     runner: TileRunner,
 ) -> Tensor:
     """Return out [T, h, D] of q [T, h, D], k and v [T, g, D]; collective when tiles move."""
-    return _PooledTiles.apply(q, k, v, plan, group, runner)
+    out: Tensor = _PooledTiles.apply(q, k, v, plan, group, runner)
+    return out
 
 
 class _PooledTiles(torch.autograd.Function):
