@@ -8,10 +8,11 @@ all ranks of an attempt share the store, and that none falls ``KEPT_STEPS`` step
 import datetime
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from torch.distributed import DistStoreError
 
-from libra.agent.store import Store
+from libra.agent.store import Store, default_store
 from libra.balancer.policy import Policy, decode_policy, encode_policy
 
 # A loader may run tens of steps ahead of its peers; a key that it still needs must not be gone,
@@ -20,12 +21,17 @@ KEPT_STEPS = 1024
 
 
 def agree(
-    store: Store, *, attempt: int, step: int, propose: Callable[[], Policy], timeout_s: float
+    store: Store | None,
+    *,
+    attempt: int,
+    step: int,
+    propose: Callable[[], Policy],
+    timeout_s: float,
 ) -> Policy:
     """Return the policy of the step: the same on all ranks of the attempt, once and for good.
 
     Args:
-        store: the job's own.
+        store: the job's own; the default process group's when ``None``.
         attempt: the job's restart count; each attempt decides anew.
         step: optimizer step.
         propose: gives this rank's policy, used if no other rank has decided the step.
@@ -35,29 +41,25 @@ def agree(
         TimeoutError: the store gave no answer in time. The job must stop: the others may
             have decided on a policy that this rank cannot know.
     """
+    store = default_store() if store is None else store
     proposal = propose()
-    outcome: list[Policy | Exception] = []
+    where = f"the policy of step {step}, attempt {attempt}, in {store!r}"
+    outcome: Future[Policy] = Future()
 
     def decide() -> None:
         try:
-            outcome.append(_decide(store, attempt, step, proposal, timeout_s))
+            outcome.set_result(_decide(store, attempt, step, proposal, timeout_s))
         except Exception as error:
-            outcome.append(error)
+            error.add_note(f"This happened while agreeing on {where}.")
+            outcome.set_exception(error)
 
-    # Most store calls take no timeout and wait forever on a host that froze, so they are made
+    # Most store calls take no timeout and wait for ever on a host that froze, so they are made
     # on a thread that can be left behind.
-    thread = threading.Thread(target=decide, name="libra-agree", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    where = f"the policy of step {step}, attempt {attempt}, in store {store!r}"
-    if not outcome or isinstance(outcome[0], DistStoreError):
-        raise TimeoutError(f"No answer within {timeout_s} s for {where}.") from (
-            outcome[0] if outcome and isinstance(outcome[0], Exception) else None
-        )
-    if isinstance(outcome[0], Exception):
-        outcome[0].add_note(f"This happened while agreeing on {where}.")
-        raise outcome[0]
-    return outcome[0]
+    threading.Thread(target=decide, name="libra-agree", daemon=True).start()
+    try:
+        return outcome.result(timeout_s)
+    except (TimeoutError, DistStoreError) as error:
+        raise TimeoutError(f"No answer within {timeout_s} s for {where}.") from error
 
 
 def _decide(store: Store, attempt: int, step: int, proposal: Policy, timeout_s: float) -> Policy:

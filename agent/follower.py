@@ -60,22 +60,7 @@ class Follower:
         if answer.status != 200:
             raise NoAnswerError(f"status {answer.status}", retry_after_s=answer.retry_after_s)
         etag = answer.headers.get("etag", "").removeprefix("W/").strip('"')
-        self._take(self._checked(answer.body, etag))
-
-    def _checked(self, body: bytes, etag: str) -> Policy:
-        """Return the body's policy; raise ``NoAnswerError`` unless it is whole and fits this job."""
-        try:
-            policy = decode_policy(body)
-        except ValueError as error:
-            raise NoAnswerError(f"not a policy: {error}") from error
-        if policy.checksum != etag:
-            raise NoAnswerError(f"policy has checksum {policy.checksum}, ETag says {etag!r}")
-        if len(policy.speeds_permille) not in (0, self._settings.world_size):
-            raise NoAnswerError(
-                f"policy has speeds of {len(policy.speeds_permille)} ranks, "
-                f"the job has {self._settings.world_size}"
-            )
-        return policy
+        self._take(_checked(answer.body, etag))
 
     def _take(self, policy: Policy) -> None:
         self._seen = policy.checksum
@@ -89,3 +74,14 @@ class Follower:
                 policy.version,
                 self.policy.version,
             )
+
+
+def _checked(body: bytes, etag: str) -> Policy:
+    """Return the body's policy; raise ``NoAnswerError`` unless it is whole."""
+    try:
+        policy = decode_policy(body)
+    except ValueError as error:
+        raise NoAnswerError(f"not a policy: {error}") from error
+    if policy.checksum != etag:
+        raise NoAnswerError(f"policy has checksum {policy.checksum}, ETag says {etag!r}")
+    return policy

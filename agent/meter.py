@@ -1,12 +1,13 @@
 """Measure a rank's attention: kernel seconds by features, exchange waits, and step totals.
 
 Kept apart from the reporter so that a training script can read a step's totals with no balancer
-anywhere. Assumes host clocks tell the truth about a kernel, which holds for kernels that run on
-the calling CPU thread; a kernel that a device runs later needs an observer on device events.
+anywhere. Host clocks tell the truth about kernels that run on the calling CPU thread only; calls
+on other devices are refused and counted, since their launch times would pass for their cost.
 
 Shapes: F = 4 features, in the order of ``libra.attention.cost.FEATURES``.
 """
 
+import logging
 import math
 import random
 import time
@@ -28,6 +29,8 @@ from libra.balancer.wire import (
     Point,
     StepTotals,
 )
+
+logger = logging.getLogger(__name__)
 
 Clock = Literal["wall", "cpu"]
 Mark = tuple[float, float]
@@ -75,6 +78,7 @@ class StepMeter:
         self._cpu = clock == "cpu"
         self._random = random.Random(seed)
         self._step: _Step | None = None
+        self._told = False
         self._kinds: dict[KernelKind, _StepKernels] = {}
         # Whoever pops the samples owns them: a hand-over to the reporter without a lock, which
         # the training thread could wait for and a forked child could inherit held.
@@ -102,11 +106,8 @@ class StepMeter:
         seconds = cpu_s if self._cpu else wall_s
         kernels = self._kinds.get(kind)
         if kernels is None:
-            if len(self._kinds) == MAX_KINDS:
-                self.dropped += 1
-                return
-            kernels = self._kinds[kind] = _StepKernels()
-        if not 0.0 <= seconds <= MAX_SECONDS:
+            kernels = self._admit(kind)
+        if kernels is None or not 0.0 <= seconds <= MAX_SECONDS:
             self.dropped += 1
             return
         kernels.wall_s += wall_s
@@ -119,7 +120,7 @@ class StepMeter:
         """Note an exposed wait from ``mark`` to now, always on the wall clock."""
         if self._step is not None:
             self._step.wait_s += time.perf_counter() - mark[0]
-            self._step.sent_bytes += sent_bytes
+            self._step.sent_bytes += int(sent_bytes)
 
     def mismatch(self) -> None:
         """Note that the pool's ranks disagreed on a plan, so that the cell ran at home."""
@@ -160,6 +161,20 @@ class StepMeter:
             for kind, sample in samples.items()
         ]
 
+    def _admit(self, kind: KernelKind) -> "_StepKernels | None":
+        """Return a place for a new kind's calls; None if they cannot be told of honestly."""
+        if kind.device != "cpu" and not self._told:
+            self._told = True
+            logger.warning(
+                "Kernels on %s run after their call returns, and the %s clock cannot time them: "
+                "they are not reported.",
+                kind.device,
+                self.clock,
+            )
+        if kind.device != "cpu" or len(self._kinds) == MAX_KINDS:
+            return None
+        return self._kinds.setdefault(kind, _StepKernels())
+
     def _open(self, number: int) -> "_Step":
         for kind, kernels in self._kinds.items():
             self._fold(kind, kernels)
@@ -199,7 +214,7 @@ class StepMeter:
             samples = self._samples.pop()
         except IndexError:
             samples = {}
-        samples.setdefault(kind, _Sample()).add(rows, kernels.rows, self._random)
+        samples.setdefault(kind, _Sample()).add(rows, self._random)
         self._samples.append(samples)
         kernels.rows.clear()
 
@@ -235,7 +250,7 @@ class _StepKernels:
     __slots__ = ("cpu_s", "rows", "sums", "wall_s")
 
     def __init__(self) -> None:
-        self.rows: list[Point] = []
+        self.rows: list[tuple[float, ...]] = []
         self.reset()
 
     def reset(self) -> None:
@@ -254,15 +269,15 @@ class _Sample:
         self.points: list[Point] = []
         self.seen = 0
 
-    def add(self, rows: NDArray[np.float64], points: list[Point], rng: random.Random) -> None:
-        """Add rows [n, F + 1] and the same as points: reservoir sampling, algorithm R."""
+    def add(self, rows: NDArray[np.float64], rng: random.Random) -> None:
+        """Add rows [n, F + 1]; the points are chosen by algorithm R."""
         self.moments.add(rows[:, :NUM_FEATURES], rows[:, NUM_FEATURES])
-        for point in points:
+        for point in rows.tolist():
             self.seen += 1
             if len(self.points) < MAX_POINTS:
-                self.points.append(point)
+                self.points.append(tuple(point))
             elif (chosen := int(rng.random() * self.seen)) < MAX_POINTS:
-                self.points[chosen] = point
+                self.points[chosen] = tuple(point)
 
 
 def _features(values: NDArray[np.float64] | NDArray[np.int64]) -> Features:

@@ -98,7 +98,7 @@ class Reporter:
             await self._send()
 
     async def _send(self) -> None:
-        """Send the pending report or draw one; raise ``NoAnswerError`` if it is to be sent again."""
+        """Send the pending report or a new one; raise ``NoAnswerError`` if it stays pending."""
         report = self._pending = self._pending or self._draw()
         if report is None:
             return
