@@ -22,6 +22,8 @@ FEATURES = ("tiles", "query_tokens", "key_tokens", "causal_pairs")
 # 2**61, and dropping 20 bits keeps the sum over 2**13 sequences of 1 Mi tokens below 2**55.
 _COEFFICIENT_BITS = 22
 _DROPPED_BITS = 20
+# Tokens reach 2**20 and tiles are fewer, so their coefficients may be 2**19 times larger.
+_PAIRS_PER_TOKEN_BITS = 19
 _MAX_SCALE_BITS = 50
 
 
@@ -70,6 +72,11 @@ class TileCost:
                 f"coefficients={self.coefficients}: causal_pairs must be at most "
                 f"2**{_COEFFICIENT_BITS}, or costs overflow at 1 Mi tokens"
             )
+        if max(self.coefficients[:3]) > 1 << (_COEFFICIENT_BITS + _PAIRS_PER_TOKEN_BITS):
+            raise ValueError(
+                f"coefficients={self.coefficients}: tiles and tokens must be at most "
+                f"2**{_COEFFICIENT_BITS + _PAIRS_PER_TOKEN_BITS}, or costs overflow at 1 Mi tokens"
+            )
 
     @classmethod
     def from_seconds(cls, coefficients: Sequence[float]) -> Self:
@@ -82,8 +89,9 @@ class TileCost:
             raise ValueError(
                 f"coefficients={values}: must be {len(FEATURES)} finite non-negative seconds"
             )
-        # Tokens reach 2**20 and tiles are few, so their coefficients may be 2**19 times larger.
-        largest = max(values[3], max(values[:3]) / (1 << 19), 2.0 ** (-_MAX_SCALE_BITS))
+        largest = max(
+            values[3], max(values[:3]) / (1 << _PAIRS_PER_TOKEN_BITS), 2.0 ** (-_MAX_SCALE_BITS)
+        )
         scale_bits = min(_MAX_SCALE_BITS, int(np.floor(_COEFFICIENT_BITS - np.log2(largest))))
         if scale_bits < 0:
             raise ValueError(f"coefficients={values}: a tile would cost years")

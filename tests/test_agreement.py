@@ -25,7 +25,7 @@ def policy(version: int) -> Policy:
 @pytest.fixture
 def server() -> Iterator[Any]:
     """A TCPStore's server; ranks connect to its port."""
-    yield dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def connect(port: int) -> Any:
@@ -33,9 +33,7 @@ def connect(port: int) -> Any:
 
 
 def decide(store: Any, step: int, version: int, attempt: int = 0) -> Policy:
-    return agree(
-        store, attempt=attempt, step=step, propose=lambda: policy(version), timeout_s=10.0
-    )
+    return agree(store, attempt=attempt, step=step, propose=lambda: policy(version), timeout_s=10.0)
 
 
 def test_racing_ranks_with_different_proposals_get_one_policy(server: Any) -> None:
