@@ -116,7 +116,7 @@ class Agent:
         ended = background.stop(self._close_timeout_s + 0.3)
         unsent = self._reporter.unsent_steps
         if unsent or not ended:
-            logger.warning("The agent stopped with %d steps not reported.", unsent)
+            logger.warning("The agent stopped with %d step(s) not reported.", unsent)
 
     def __enter__(self) -> Self:
         return self
