@@ -75,9 +75,14 @@ def _balancer(service: Service, jobs: list[_Shown]) -> Iterator[Metric]:
     yield _counter(
         "reports",
         "Reports by what became of them.",
-        [((result,), service.results[result]) for result in RESULTS],
+        [
+            ((result,), service.results[result])
+            for result in {**dict.fromkeys(RESULTS), **service.results}
+        ],
         ("result",),
     )
+    polls = sum(job.live.polls for job in jobs)
+    yield _gauge("policy_polls", "Agents that wait for a policy.", [((), polls)])
     streams = [job.live.stream for job in jobs]
     clients = sum(stream.clients for stream in streams)
     yield _gauge("sse_clients", "Open event streams.", [((), clients)])
@@ -100,7 +105,7 @@ def _store(service: Service) -> Iterator[Metric]:
 
 
 def _jobs(jobs: list[_Shown], now_s: float) -> Iterator[Metric]:
-    info = InfoMetricFamily("libra_job", "What a job is; join on job.", labels=("job",))
+    info = InfoMetricFamily("libra_job", "What a job is; join on job_id.", labels=("job_id",))
     for job in jobs:
         fields = ("mode", "attempt", "world_size", "policy_checksum")
         info.add_metric([job.name], {field: str(job.summary[field]) for field in fields})
@@ -127,7 +132,7 @@ def _jobs(jobs: list[_Shown], now_s: float) -> Iterator[Metric]:
             for job in jobs
             for state, number in _rank_states(job.summary).items()
         ],
-        ("job", "state"),
+        ("job_id", "state"),
     )
 
 
@@ -149,13 +154,13 @@ def _counters(jobs: list[_Shown]) -> Iterator[Metric]:
                 ("rejected", "rejected"),
             )
         ],
-        ("job", "result"),
+        ("job_id", "result"),
     )
     yield _counter(
         "agent_dropped",
         "Steps and observations that the job's agents have lost.",
         [((job.name,), job.summary["dropped"]) for job in jobs],
-        ("job",),
+        ("job_id",),
     )
 
 
@@ -167,7 +172,7 @@ def _ranks(jobs: list[_Shown]) -> Iterator[Metric]:
         for stat, value in _spread(seconds).items():
             samples.append(((job.name, stat), value))
     text = "Kernel seconds of the job's ranks in the newest complete step."
-    yield _gauge("rank_cost_seconds", text, samples, ("job", "stat"))
+    yield _gauge("rank_cost_seconds", text, samples, ("job_id", "stat"))
 
 
 def _spread(ordered: list[float]) -> dict[str, float]:
@@ -192,7 +197,7 @@ def _cost_model(jobs: list[_Shown]) -> Iterator[Metric]:
             errors.append((labels, kind["error"]))
             for term, seconds in zip(model["features"], kind["coefficients"] or (), strict=False):
                 coefficients.append(((*labels, term), seconds))
-    labels = ("job", *_KIND)
+    labels = ("job_id", *_KIND)
     text = "Fitted seconds per unit of a feature."
     yield _gauge("cost_model_coefficient_seconds", text, coefficients, (*labels, "term"))
     text = "Cost-weighted relative error of predictions made before learning."
@@ -205,7 +210,7 @@ _Samples = Iterable[tuple[tuple[str, ...], float | None]]
 
 
 def _per_job(name: str, text: str, values: Iterable[tuple[_Shown, float | None]]) -> Metric:
-    return _gauge(name, text, [((job.name,), value) for job, value in values], ("job",))
+    return _gauge(name, text, [((job.name,), value) for job, value in values], ("job_id",))
 
 
 def _gauge(name: str, text: str, samples: _Samples, labels: tuple[str, ...] = ()) -> Metric:

@@ -17,7 +17,7 @@ MSGPACK = ("application/msgpack", "application/x-msgpack", "application/vnd.msgp
 JSON = "application/json"
 RESULTS = (
     *("accepted", "duplicate", "media_type", "too_large", "too_slow", "malformed", "invalid"),
-    *("not_finite", "negative", "absurd", "wrong_job", "queue_full"),
+    *("not_finite", "negative", "absurd", "inconsistent", "wrong_job", "queue_full"),
 )
 _STATUS_RESULTS = {408: "too_slow", 409: "wrong_job", 413: "too_large", 415: "media_type"}
 _SCHEMA = {"schema": {"$ref": "#/components/schemas/Report"}}
@@ -64,7 +64,7 @@ async def _take(job: str, service: Service, request: Request) -> bool:
         raise ProblemError(415, f"content type {kind!r}: must be {MSGPACK[0]} or {JSON}")
     settings = service.settings
     body = await read_body(request, settings.body_limit_bytes, settings.body_timeout_s)
-    report = decode_report(body, json=kind == JSON)
+    report = decode_report(body, as_json=kind == JSON)
     if report.job != job:
         raise ProblemError(
             409, f"a report of job {report.job!r} came to job {job!r}", field="$.job"

@@ -31,12 +31,13 @@ _DECISIONS = frozenset({"policy", "mode"})
 
 
 class LiveJob:
-    """A job with its event stream and the policy that is safe on disk."""
+    """A job with its event stream and the policy that is safe on disk; ``polls`` wait for one."""
 
     def __init__(self, job: Job, stream: EventStream) -> None:
         self.job = job
         self.stream = stream
         self.policy = job.policy
+        self.polls = 0
         self.snapshot_due = True
         self.snapshot_bytes = 0
         self.report_bytes = 0
@@ -55,9 +56,11 @@ class LiveJob:
     async def wait(self, known: Callable[[Policy], bool], timeout_s: float) -> Policy | None:
         """Return the policy if it is not known; else wait for a change or the timeout."""
         if known(self.policy):
+            self.polls += 1
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._changed.wait()
+            self.polls -= 1
         return None if known(self.policy) else self.policy
 
 
