@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from libra.balancer import service as module
-from libra.balancer.policy import decode_policy
+from libra.balancer.job import Job
+from libra.balancer.policy import Policy, decode_policy
 from libra.balancer.service import Service
 from libra.balancer.settings import ServiceSettings
-from libra.balancer.store import Store, Write
+from libra.balancer.store import Store, StoreError, Write
 from libra.balancer.wire import Report, encode_report
 from tests.running import make_report, running_balancer
 from tests.simulated_job import SimulatedJob
@@ -120,6 +121,50 @@ def test_the_store_does_not_grow_with_the_run(
 
     assert 1 < sum(snapshots) < len(reports) / 4
     assert sum(len(body) for _, body in stored.reports) <= max(10_000, live.snapshot_bytes)
+
+
+def test_a_decision_is_stored_as_state(tmp_path: Path) -> None:
+    """A newer Libra that replays reports must not decide anew what agents follow already."""
+    path = tmp_path / "s.sqlite"
+    service = open_service(path, mode="adapt")
+    reports = iter(SimulatedJob().reports(range(30)))
+    send_all(service, [next(reports)])
+    while service.jobs["job"].policy.version == 0:
+        send_all(service, [next(reports)])
+    policy = service.jobs["job"].policy
+    service.store.close()
+    store = Store(path)
+    (stored,) = store.load()
+    store.close()
+
+    assert stored.snapshot is not None
+    assert Job.load(stored.snapshot).policy == policy
+
+
+@pytest.mark.fault
+def test_a_decision_that_the_disk_lost_is_made_up_for(tmp_path: Path) -> None:
+    """It is shown to nobody until a later write brings it to the disk with all else."""
+    path = tmp_path / "s.sqlite"
+    service = open_service(path)
+    reports = SimulatedJob().reports(range(2))
+    send_all(service, reports[:4])
+    live, database = service.jobs["job"], service.store._connection
+    pages = database.execute("PRAGMA page_count").fetchone()[0]
+    database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+    bulky = Policy(version=1, pooling=True, reason="x" * 100_000)
+    with pytest.raises(StoreError, match="full"):
+        asyncio.run(service.publish(live, bulky))
+    early = live.policy.version
+    database.execute("PRAGMA max_page_count = 100000").fetchone()
+    send_all(service, reports[4:5])
+    late = live.policy
+    service.store.close()
+    after = open_service(path)
+    restored = after.jobs["job"].policy
+    after.store.close()
+
+    assert (early, late.version) == (0, 1)
+    assert restored == late
 
 
 @pytest.mark.fault
