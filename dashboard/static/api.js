@@ -1,6 +1,7 @@
 // The balancer's public HTTP API, read with relative URLs so that it works behind any prefix.
 
 const TIMEOUT_MS = 10_000;
+const WHY = { TimeoutError: "did not answer in time", SyntaxError: "did not answer in JSON" };
 
 export class ApiError extends Error {
   constructor(status, detail) {
@@ -16,19 +17,18 @@ async function problemDetail(response) {
 }
 
 async function get(url) {
-  let response;
   try {
-    response = await fetch(url, {
+    const response = await fetch(url, {
       headers: { accept: "application/json" },
       cache: "no-store",
       signal: AbortSignal.timeout(TIMEOUT_MS),
     });
+    if (!response.ok) throw new ApiError(response.status, await problemDetail(response));
+    return await response.json();
   } catch (error) {
-    const reason = error.name === "TimeoutError" ? "did not answer in time" : "is unreachable";
-    throw new ApiError(0, `The balancer ${reason}`);
+    if (error instanceof ApiError) throw error;
+    throw new ApiError(0, `The balancer ${WHY[error.name] ?? "is unreachable"}`);
   }
-  if (!response.ok) throw new ApiError(response.status, await problemDetail(response));
-  return response.json();
 }
 
 function url(path, query = {}) {

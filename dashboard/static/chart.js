@@ -6,7 +6,6 @@ import { formatTick } from "./format.js";
 
 const FONT = "12px system-ui, sans-serif";
 const STEP_INCREMENTS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6];
-const MARK_LABEL_SPACE = 28;
 
 function axis(label, format, more = {}) {
   return {
@@ -99,19 +98,28 @@ export class LineChart extends Chart {
     ctx.fillStyle = colour("--text-soft");
     ctx.lineWidth = ratio;
     ctx.font = `${12 * ratio}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
     ctx.setLineDash([2 * ratio, 3 * ratio]);
-    let free = -Infinity;
+    let free = bbox.left;
     for (const { step, label } of this.marks?.() ?? []) {
       const x = Math.round(plot.valToPos(step, "x", true));
-      if (x < bbox.left || x > bbox.left + bbox.width) continue;
-      ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
-      if (x >= free) ctx.fillText(label, x + 4 * ratio, bbox.top + 11 * ratio);
-      if (x >= free) free = x + MARK_LABEL_SPACE * ratio;
+      if (x >= bbox.left && x <= bbox.left + bbox.width) free = this.drawMark(plot, x, label, free);
     }
     ctx.restore();
+  }
+
+  // Returns where the next label may begin: labels that would overlap are left out.
+  drawMark({ ctx, bbox }, x, label, free) {
+    const gap = 4 * uPlot.pxRatio;
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    const width = ctx.measureText(label).width + gap;
+    const begin = Math.min(x + gap, bbox.left + bbox.width - width);
+    if (begin < free) return free;
+    ctx.fillText(label, begin, bbox.top + 3 * gap);
+    return begin + width + gap;
   }
 
   onKey(event) {
@@ -136,6 +144,7 @@ export class ScatterChart extends Chart {
   // pairs: [[x, y]]; a logarithm has no place for what is not positive.
   setPairs(pairs) {
     const shown = pairs.filter(([x, y]) => x > 0 && y > 0).sort((a, b) => a[0] - b[0]);
+    if (shown.length === 0) return;
     const logs = shown.flat().map(Math.log10);
     const least = logs.reduce((a, b) => Math.min(a, b), Infinity);
     const most = logs.reduce((a, b) => Math.max(a, b), -Infinity);
@@ -144,18 +153,28 @@ export class ScatterChart extends Chart {
   }
 
   options() {
+    const splits = () => this.decades();
     const scale = () => ({ distr: 3, range: () => this.extent });
-    const dots = { show: true, size: 5, fill: colour("--measured-soft"), stroke: colour("--measured") };
+    const ink = { fill: colour("--measured-soft"), stroke: colour("--measured") };
+    const dots = { show: true, size: 5, ...ink };
     return {
       scales: { x: { time: false, ...scale() }, y: scale() },
       series: [{}, { paths: () => null, points: dots }],
       axes: [
-        axis(this.xLabel, formatTick(this.format), { size: 28, space: 48 }),
-        axis(this.yLabel, formatTick(this.format), { size: 60 }),
+        axis(this.xLabel, formatTick(this.format), { size: 28, splits }),
+        axis(this.yLabel, formatTick(this.format), { size: 60, splits }),
       ],
       cursor: { show: false },
       hooks: { drawClear: [(plot) => this.drawDiagonal(plot)] },
     };
+  }
+
+  // At most five labels an axis, whatever the span.
+  decades() {
+    const [from, to] = this.extent.map((value) => Math.round(Math.log10(value)));
+    const stride = Math.ceil((to - from) / 4);
+    const count = Math.floor((to - from) / stride) + 1;
+    return Array.from({ length: count }, (_, i) => 10 ** (from + i * stride));
   }
 
   drawDiagonal(plot) {

@@ -1,6 +1,6 @@
 // What happened to the job: policies with their reasons, and mode and speed changes as they come.
 
-import { byId, element, setState } from "./dom.js";
+import { byId, element, setState, setText } from "./dom.js";
 import { formatPercent, formatRatio, formatTime } from "./format.js";
 
 const MAX_EVENTS = 100;
@@ -32,7 +32,10 @@ export class EventsView {
     this.heard.length = Math.min(this.heard.length, MAX_EVENTS);
   }
 
-  show(policies) {
+  // decision: the balancer's sentence on why it does or does not want another policy.
+  show(policies, decision) {
+    byId("decision").hidden = !decision;
+    setText(byId("decision"), decision ?? "");
     const events = [...this.heard, ...policies.map((policy) => this.policyEvent(policy))]
       .sort((a, b) => b.seconds - a.seconds)
       .slice(0, MAX_EVENTS);
@@ -45,7 +48,8 @@ export class EventsView {
   }
 
   policyEvent(policy) {
-    const since = policy.first_step === null ? "not in effect yet" : `since step ${policy.first_step}`;
+    const { first_step: first } = policy;
+    const since = first === null ? "not in effect yet" : `since step ${first}`;
     const notes = [since, policy.pooling ? "pools on" : "pools off", policy.checksum];
     if (policy.predicted_gain !== null) {
       notes.splice(1, 0, `predicted gain ${formatPercent(policy.predicted_gain)}`);

@@ -47,8 +47,11 @@ export class ExchangeView {
   describe(index) {
     const row = index === null ? this.history?.last : this.history?.rows[index];
     if (!row) return;
-    const wait = `longest exposed wait ${formatSeconds(row.wait_seconds)}`;
-    const share = `${formatPercent(row.share)} of the step`;
-    setText(this.readout, `Step ${row.step}: ${wait}, ${share}; ${formatBytes(row.sent_bytes)} sent`);
+    const figures = [
+      `longest exposed wait ${formatSeconds(row.wait_seconds)}`,
+      `at most ${formatPercent(row.share)} of a rank's step`,
+      `${formatBytes(row.sent_bytes)} sent`,
+    ];
+    setText(this.readout, `Step ${row.step}: ${figures.join(", ")}`);
   }
 }

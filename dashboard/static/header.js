@@ -3,6 +3,7 @@
 import { byId, element, setText } from "./dom.js";
 import { formatAge, formatRatio, formatSeconds, UNKNOWN } from "./format.js";
 
+const STALE_S = 30;
 const SPEAK_EVERY_MS = 15_000;
 const MODES = {
   observe: "observing: nothing is changed",
@@ -45,10 +46,11 @@ export class Header {
   showAge() {
     if (this.freshAtMs === null) return;
     const age = (performance.now() - this.freshAtMs) / 1000;
+    byId("badge").dataset.fresh = String(age < STALE_S);
     setText(byId("age"), `last report ${formatAge(age)} ago`);
   }
 
-  show(summary) {
+  show(summary, newest) {
     setText(byId("diagnosis"), summary.diagnosis);
     setText(byId("skew-now"), formatRatio(summary.skew));
     setText(byId("home-skew"), formatRatio(summary.home_skew));
@@ -56,7 +58,7 @@ export class Header {
     setText(byId("policy-version"), summary.policy_version ?? UNKNOWN);
     setText(byId("skew-note"), this.skewNote(summary));
     setText(byId("step-note"), `step ${summary.step ?? UNKNOWN}`);
-    setText(byId("policy-note"), MODES[summary.mode] ?? summary.mode);
+    setText(byId("policy-note"), this.policyNote(summary, newest));
     setText(byId("ranks-note"), this.ranksNote(summary));
     this.showRecommendation(summary.recommended);
     document.title = `${formatRatio(summary.skew)} skew · ${summary.job} · Libra`;
@@ -65,8 +67,14 @@ export class Header {
 
   skewNote({ skew, predicted_skew: predicted }) {
     const wasted = typeof skew === "number" ? 1 - 1 / skew : null;
-    const idle = wasted === null ? "" : `ranks wait ${Math.round(100 * wasted)} % of kernel time`;
+    const idle = wasted === null ? "" : `the mean rank waits ${Math.round(100 * wasted)} % of it`;
     return predicted === null ? idle : `${idle}; the model says ${formatRatio(predicted)}`;
+  }
+
+  policyNote(summary, newest) {
+    const mode = MODES[summary.mode] ?? summary.mode;
+    const behind = newest && newest.policy_version !== summary.policy_version;
+    return behind ? `${mode}; ranks still run ${newest.policy_version}` : mode;
   }
 
   ranksNote(summary) {

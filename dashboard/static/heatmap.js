@@ -105,7 +105,7 @@ export class HeatmapView {
   slowest(row, from = 0, to = row.slowdown.length) {
     let rank = from;
     for (let i = from; i < to; i += 1) if (row.slowdown[i] > row.slowdown[rank]) rank = i;
-    return { rank, slowdown: row.slowdown[rank] };
+    return { step: row.step, rank, slowdown: row.slowdown[rank] };
   }
 
   point(event) {
@@ -117,7 +117,7 @@ export class HeatmapView {
     const line = within(event.clientY - box.top, box.height, this.lines.length - 1);
     const candidates = this.rows
       .slice(this.columns[column], this.columns[column + 1])
-      .map((row) => ({ step: row.step, ...this.slowest(row, this.lines[line], this.lines[line + 1]) }));
+      .map((row) => this.slowest(row, this.lines[line], this.lines[line + 1]));
     this.moveTo(candidates.reduce((a, b) => (b.slowdown > a.slowdown ? b : a)));
   }
 
@@ -135,7 +135,7 @@ export class HeatmapView {
     if (!move || !this.ranks) return;
     event.preventDefault();
     const last = this.rows.length - 1;
-    const start = this.cursor ?? { step: this.rows[last].step, ...this.slowest(this.rows[last]) };
+    const start = this.cursor ?? this.slowest(this.rows[last]);
     const found = this.rows.findIndex((row) => row.step === start.step);
     const index = Math.min(last, Math.max(0, (found < 0 ? last : found) + move[0]));
     const rank = Math.min(this.ranks - 1, Math.max(0, start.rank + move[1]));
@@ -169,7 +169,7 @@ export class HeatmapView {
     const newest = this.rows?.at(-1);
     if (!newest) return;
     const { rank, slowdown } = this.slowest(newest);
-    const worst = `slowest of ${this.ranks} is rank ${rank} at ${formatRatio(slowdown)} × the mean`;
-    setText(this.readout, `Step ${newest.step}: ${worst}`);
+    const worst = `rank ${rank} at ${formatRatio(slowdown)} × the mean`;
+    setText(this.readout, `Step ${newest.step}: slowest of ${this.ranks} is ${worst}`);
   }
 }

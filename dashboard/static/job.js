@@ -11,15 +11,20 @@ import { RanksView } from "./ranks.js";
 import { SkewView } from "./skew.js";
 import { Stream } from "./stream.js";
 
+// Figures of ranks by steps to ask for at once, about 10 MB of JSON; later steps come as events.
+const MAX_CELLS = 500_000;
+const MIN_STEPS = 50;
+const SUMMARY_FIGURES = ["step", "skew", "predicted_skew", "home_skew", "step_seconds"];
+
 export class JobPage {
   constructor(job, header) {
     this.job = job;
     this.api = new JobApi(job);
     this.header = header;
-    this.history = new History();
-    this.policies = [];
     this.summary = null;
-    this.failed = new Map();
+    this.history = new History();
+    this.model = null;
+    this.policies = [];
     this.views = {
       skew: new SkewView(),
       heatmap: new HeatmapView(),
@@ -28,6 +33,17 @@ export class JobPage {
       events: new EventsView(),
       ranks: new RanksView(),
     };
+    // What each section shows, to be fetched whole at first and where it is old.
+    this.fetches = {
+      skew: () => this.fetchSteps("skew"),
+      heatmap: () => this.fetchRanks(this.affordableSteps()),
+      model: () => this.fetchModel(),
+      exchange: () => this.fetchSteps("exchange"),
+      events: () => this.fetchPolicies(),
+      ranks: () => this.fetchRanks(1),
+    };
+    this.old = new Set();
+    this.failed = new Map();
     this.stream = new Stream(this.api.eventsUrl(), {
       event: (kind, data) => this.onEvent(kind, data),
       refetch: () => this.refetch(),
@@ -35,39 +51,39 @@ export class JobPage {
     });
   }
 
+  // The stream asks for the views once it is open. A job that is not there yet has no stream.
   async open() {
-    await this.refetch();
-    this.stream.follow();
+    if (await this.fetchSummary()) this.stream.start();
   }
 
   async refetch() {
-    if (!(await this.fetchSummary())) return;
-    const parts = {
-      skew: () => this.fetchSteps("skew"),
-      heatmap: () => this.fetchRanks(CAPACITY),
-      exchange: () => this.fetchSteps("exchange"),
-      model: () => this.fetchModel(),
-      events: () => this.fetchPolicies(),
-    };
-    await Promise.all(Object.entries(parts).map(([name, fetch]) => this.attempt(name, fetch)));
-    this.draw();
+    this.allIsOld();
+    if (await this.fetchSummary()) await this.fetchOld();
   }
 
-  // A view that cannot be read says so in its own section; the others go on.
-  async attempt(name, fetch) {
-    try {
-      await fetch();
-      this.failed.delete(name);
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      this.failed.set(name, `${error.message}. Trying again.`);
+  // What no event carries (diagnosis, a rank's seconds, fit points) is fetched every few seconds.
+  async refresh() {
+    if (!this.summary) {
+      await this.open();
+      return;
     }
+    const { step } = this.summary;
+    if (!(await this.fetchSummary())) return;
+    // A proxy that holds back the stream looks like a quiet job; its newest step tells.
+    const behind = (this.summary.step ?? -1) > (this.history.last?.step ?? -1);
+    if (behind && step === this.summary.step) this.allIsOld();
+    await this.fetchOld();
+  }
+
+  allIsOld() {
+    this.old = new Set(Object.keys(this.fetches));
   }
 
   async fetchSummary() {
     try {
       const summary = await this.api.summary();
-      if (this.summary && summary.attempt !== this.summary.attempt) this.history.clear();
+      // A new attempt goes back in steps; the old one's must not stand behind them.
+      if (this.summary && summary.attempt !== this.summary.attempt) this.startAnew();
       this.summary = summary;
       this.header.heard(summary.last_report_age_seconds);
       showContent();
@@ -77,6 +93,29 @@ export class JobPage {
       const title = error.status === 404 ? `There is no job “${this.job}”` : "No data";
       if (error.status === 404 || !this.summary) showNotice(title, `${error.message}.`);
       return false;
+    }
+  }
+
+  startAnew() {
+    this.history.clear();
+    this.allIsOld();
+  }
+
+  async fetchOld() {
+    const names = new Set([...this.old, ...this.failed.keys()]);
+    this.old.clear();
+    await Promise.all([...names].map((name) => this.attempt(name)));
+    this.draw();
+  }
+
+  // A view that cannot be read says so in its own section; the others go on.
+  async attempt(name) {
+    try {
+      await this.fetches[name]();
+      this.failed.delete(name);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      this.failed.set(name, `${error.message}. Trying again.`);
     }
   }
 
@@ -90,6 +129,11 @@ export class JobPage {
     this.setRanks(view.ranks);
   }
 
+  affordableSteps() {
+    const most = Math.floor(MAX_CELLS / Math.max(1, this.summary.world_size));
+    return Math.min(CAPACITY, Math.max(MIN_STEPS, most));
+  }
+
   setRanks(ranks) {
     this.views.ranks.setRanks(ranks);
     this.views.events.hearRanks(ranks);
@@ -97,7 +141,6 @@ export class JobPage {
 
   async fetchModel() {
     this.model = await this.api.model();
-    this.modelIsOld = false;
   }
 
   async fetchPolicies() {
@@ -106,10 +149,9 @@ export class JobPage {
 
   onEvent(kind, data) {
     if (kind === "step") this.onStep(data);
-    if (kind === "model") this.modelIsOld = true;
+    if (kind === "model") this.old.add("model");
     if (kind === "policy") this.onPolicy(data);
-    if (kind === "mode") this.views.events.hearMode(data.mode);
-    if (kind === "mode" && this.summary) this.summary.mode = data.mode;
+    if (kind === "mode") this.onMode(data.mode);
     if (kind === "ranks") this.setRanks(data.ranks);
     this.drawSoon();
   }
@@ -117,15 +159,22 @@ export class JobPage {
   onStep(row) {
     this.history.append(row);
     this.header.heard(0);
-    this.summaryIsOld = true;
-    const { step, skew, predicted_skew, home_skew, step_seconds, policy_version } = row;
-    const figures = { step, skew, predicted_skew, home_skew, step_seconds, policy_version };
-    if (this.summary) Object.assign(this.summary, figures);
+    this.old.add("ranks");
+    // No event tells that a policy took effect; the first step under it does.
+    const waits = ({ first_step, version }) => first_step === null && version <= row.policy_version;
+    if (this.policies.some(waits)) this.old.add("events");
+    for (const name of SUMMARY_FIGURES) this.summary[name] = row[name];
   }
 
   onPolicy(policy) {
     const others = this.policies.filter(({ version }) => version !== policy.version);
     this.policies = [...others, policy].sort((a, b) => a.version - b.version);
+    this.summary.policy_version = policy.version;
+  }
+
+  onMode(mode) {
+    this.views.events.hearMode(mode);
+    this.summary.mode = mode;
   }
 
   // Steps may come faster than the screen: at most one drawing a frame.
@@ -139,34 +188,20 @@ export class JobPage {
 
   draw() {
     if (!this.summary) return;
-    this.header.show(this.summary);
+    this.header.show(this.summary, this.history.last);
     this.header.showAge();
-    const { skew, heatmap, model, exchange, events, ranks } = this.views;
-    const show = {
-      skew: () => skew.show(this.history, this.policies),
-      heatmap: () => heatmap.show(this.history),
-      model: () => this.model && model.show(this.model),
-      exchange: () => exchange.show(this.history),
-      events: () => events.show(this.policies),
-      ranks: () => ranks.show(this.history),
-    };
-    for (const [name, draw] of Object.entries(show)) {
-      const error = this.failed.get(name);
-      if (error) setState(this.views[name].section, "error", error);
-      else draw();
-    }
+    this.show("skew", this.history, this.policies);
+    this.show("heatmap", this.history);
+    if (this.model) this.show("model", this.model);
+    this.show("exchange", this.history);
+    this.show("events", this.policies, this.summary.decision);
+    this.show("ranks", this.history);
   }
 
-  // What no event carries (diagnosis, a rank's seconds, fit points) is fetched every few seconds.
-  async refresh() {
-    const before = this.summary?.step;
-    if (!(await this.fetchSummary())) return;
-    // A proxy that holds back the stream looks like a quiet job; its newest step tells.
-    const behind = (this.summary.step ?? -1) > (this.history.last?.step ?? -1);
-    if (this.failed.size > 0 || (behind && before === this.summary.step)) await this.refetch();
-    if (this.summaryIsOld) await this.attempt("ranks", () => this.fetchRanks(1));
-    if (this.modelIsOld) await this.attempt("model", () => this.fetchModel());
-    this.summaryIsOld = false;
-    this.draw();
+  show(name, ...data) {
+    const view = this.views[name];
+    const error = this.failed.get(name);
+    if (error) setState(view.section, "error", error);
+    else view.show(...data);
   }
 }

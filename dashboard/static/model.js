@@ -4,7 +4,12 @@ import { ScatterChart } from "./chart.js";
 import { byId, element, setState, setText } from "./dom.js";
 import { formatCount, formatPercent, formatSeconds } from "./format.js";
 
-const UNITS = { tiles: "tile", query_tokens: "query token", key_tokens: "key token", causal_pairs: "causal pair" };
+const UNITS = {
+  tiles: "tile",
+  query_tokens: "query token",
+  key_tokens: "key token",
+  causal_pairs: "causal pair",
+};
 
 function kindName(kind) {
   const heads = `head ${kind.head_dim}, ${kind.group_heads} heads a group`;
@@ -17,12 +22,18 @@ class KindCard {
     this.error = element("p", { class: "readout" });
     this.body = element("tbody");
     this.plot = element("div", { class: "chart", role: "img" });
-    const head = ["cost of one", "fitted"].map((text, i) =>
-      element("th", { scope: "col", ...(i ? { class: "number" } : {}) }, text),
+    const unit = element("th", { scope: "col" }, "cost of one");
+    this.source = element("th", { scope: "col", class: "number" });
+    const head = element("thead", {}, element("tr", {}, unit, this.source));
+    this.node = element(
+      "article",
+      {},
+      element("h3", {}, kind.direction),
+      element("p", { class: "note" }, kindName(kind)),
+      this.error,
+      this.plot,
+      element("table", {}, head, this.body),
     );
-    const table = element("table", {}, element("thead", {}, element("tr", {}, ...head)), this.body);
-    const note = element("p", { class: "note" }, kindName(kind));
-    this.node = element("article", {}, element("h3", {}, kind.direction), note, this.error, this.plot, table);
     this.direction = kind.direction;
     this.chart = new ScatterChart(this.plot, {
       height: 260,
@@ -32,11 +43,14 @@ class KindCard {
     });
   }
 
-  show({ coefficients, count, error, points, predicted }, features) {
-    const fit = error === null ? "not yet known" : formatPercent(error);
-    setText(this.error, `Error on the next data ${fit}; ${formatCount(Math.round(count))} calls seen`);
-    const name = `${this.direction}: ${points.length} kernel calls, predicted against measured seconds`;
-    this.plot.setAttribute("aria-label", name);
+  show({ coefficients, count, error, points, predicted, source }, features) {
+    const fit = error === null ? "not known yet" : formatPercent(error);
+    const calls = formatCount(Math.round(count));
+    setText(this.error, `Error on data not seen before: ${fit}. ${calls} calls measured.`);
+    // Before enough calls are measured the model is an assumption and must not pass for a fit.
+    setText(this.source, source === "prior" ? "assumed" : "fitted");
+    const shown = `${points.length} ${this.direction} calls`;
+    this.plot.setAttribute("aria-label", `${shown}: predicted against measured seconds`);
     this.chart.setPairs(points.map((point, i) => [predicted[i], point.at(-1)]));
     this.body.replaceChildren(
       ...features.map((feature, i) =>

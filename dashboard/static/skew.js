@@ -17,9 +17,9 @@ export class SkewView {
       label: "slowest ÷ mean rank",
       format: formatRatio,
       series: [
-        { colour: "--home", width: 1.5, dash: [2, 3] },
-        { colour: "--predicted", width: 1.5, dash: [8, 4] },
+        { colour: "--home", width: 1.25 },
         { colour: "--measured", width: 2.5 },
+        { colour: "--predicted", width: 1.5, dash: [6, 4] },
       ],
       // Even is 1; a floor under the span keeps noise of a percent from filling the chart.
       range: (_, highest) => [1, Math.max(1.1, 1 + 1.08 * ((highest ?? 1) - 1))],
@@ -42,7 +42,7 @@ export class SkewView {
       return;
     }
     setState(this.section, "ready");
-    const columns = ["home_skew", "predicted_skew", "skew"].map((name) => history.column(name));
+    const columns = ["home_skew", "skew", "predicted_skew"].map((name) => history.column(name));
     this.chart.setData([history.column("step"), ...columns]);
     this.describe(this.chart.plot?.cursor.idx ?? null);
   }

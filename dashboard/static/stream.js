@@ -4,6 +4,8 @@ const KINDS = ["step", "model", "policy", "mode", "ranks"];
 const POLL_MS = 5_000;
 const RETRY_MS = 30_000;
 const MAX_ERRORS = 3;
+// A proxy may hold the stream back for ever; the page must not stay empty for that.
+const OPEN_WITHIN_MS = 2_000;
 
 // States: connecting, live, reconnecting, polling, paused.
 export class Stream {
@@ -13,9 +15,14 @@ export class Stream {
     this.handlers = handlers;
     this.source = null;
     this.timers = [];
+    this.late = null;
     this.errors = 0;
+  }
+
+  start() {
     // A hidden tab would hold one of the browser's six connections to this host for nobody.
     document.addEventListener("visibilitychange", () => this.follow());
+    this.follow();
   }
 
   follow() {
@@ -27,6 +34,7 @@ export class Stream {
   stop() {
     this.source?.close();
     this.source = null;
+    clearTimeout(this.late);
     for (const timer of this.timers.splice(0)) clearInterval(timer);
   }
 
@@ -36,13 +44,10 @@ export class Stream {
     this.source?.close();
     const source = new EventSource(this.url);
     this.source = source;
+    this.late = setTimeout(() => this.handlers.refetch(), OPEN_WITHIN_MS);
     // Fetching after the stream is open leaves no gap; a replayed step overwrites itself.
-    let fresh = true;
-    source.addEventListener("open", () => {
-      this.opened();
-      if (fresh) this.handlers.refetch();
-      fresh = false;
-    });
+    source.addEventListener("open", () => this.handlers.refetch(), { once: true });
+    source.addEventListener("open", () => this.opened());
     source.addEventListener("error", () => this.failed(source));
     source.addEventListener("resync", () => this.handlers.refetch());
     for (const kind of KINDS) {
@@ -52,6 +57,7 @@ export class Stream {
 
   opened() {
     this.errors = 0;
+    clearTimeout(this.late);
     for (const timer of this.timers.splice(0)) clearInterval(timer);
     this.handlers.state("live");
   }
