@@ -20,10 +20,10 @@ export class EventsView {
 
   hearRanks(ranks) {
     for (const { rank, speed } of ranks) {
-      const before = this.speeds.get(rank);
-      this.speeds.set(rank, speed);
-      if (before === undefined || before === speed) continue;
-      this.hear("Speed", `Rank ${rank} now runs at ${formatRatio(speed)} of the usual speed`);
+      const [before, now] = [this.speeds.get(rank), formatRatio(speed)];
+      this.speeds.set(rank, now);
+      if (before === undefined || before === now) continue;
+      this.hear("Speed", `Rank ${rank} now runs at ${now} of the usual speed, before at ${before}`);
     }
   }
 

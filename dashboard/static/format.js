@@ -2,6 +2,9 @@
 
 export const UNKNOWN = "–";
 
+// A number and its unit stay on one line.
+const SPACE = "\u00a0";
+
 const SECOND_UNITS = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"], [1e-12, "ps"]];
 const BYTE_UNITS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]];
 const AGE_UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
@@ -18,7 +21,7 @@ function significant(value) {
 
 function scaled(value, units, write) {
   const [size, unit] = units.find(([unitSize]) => Math.abs(value) >= unitSize) ?? units.at(-1);
-  return `${write(value / size)} ${unit}`;
+  return `${write(value / size)}${SPACE}${unit}`;
 }
 
 export function formatRatio(value) {
@@ -26,22 +29,22 @@ export function formatRatio(value) {
 }
 
 export function formatPercent(share) {
-  return known(share) ? `${(100 * share).toFixed(1)} %` : UNKNOWN;
+  return known(share) ? `${(100 * share).toFixed(1)}${SPACE}%` : UNKNOWN;
 }
 
 export function formatSeconds(seconds) {
   if (!known(seconds)) return UNKNOWN;
-  return seconds === 0 ? "0 s" : scaled(seconds, SECOND_UNITS, significant);
+  return seconds === 0 ? `0${SPACE}s` : scaled(seconds, SECOND_UNITS, significant);
 }
 
 export function formatBytes(bytes) {
   if (!known(bytes)) return UNKNOWN;
-  return bytes === 0 ? "0 B" : scaled(bytes, BYTE_UNITS, significant);
+  return bytes === 0 ? `0${SPACE}B` : scaled(bytes, BYTE_UNITS, significant);
 }
 
 // Axis ticks are round numbers already: no trailing zeros.
 export function formatTick(format) {
-  return (value) => format(value).replace(/\.0+(?= |$)|(\.\d*[1-9])0+(?= |$)/, "$1");
+  return (value) => format(value).replace(/\.0+(?=\s|$)|(\.\d*[1-9])0+(?=\s|$)/, "$1");
 }
 
 export function formatAge(seconds) {

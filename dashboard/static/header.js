@@ -67,8 +67,9 @@ export class Header {
 
   skewNote({ skew, predicted_skew: predicted }) {
     const wasted = typeof skew === "number" ? 1 - 1 / skew : null;
-    const idle = wasted === null ? "" : `the mean rank waits ${Math.round(100 * wasted)} % of it`;
-    return predicted === null ? idle : `${idle}; the model says ${formatRatio(predicted)}`;
+    const parts = wasted === null ? [] : [`ranks wait ${Math.round(100 * wasted)} % on average`];
+    if (predicted !== null) parts.push(`model says ${formatRatio(predicted)}`);
+    return parts.join(" · ");
   }
 
   policyNote(summary, newest) {

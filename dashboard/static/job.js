@@ -195,7 +195,7 @@ export class JobPage {
     if (this.model) this.show("model", this.model);
     this.show("exchange", this.history);
     this.show("events", this.policies, this.summary.decision);
-    this.show("ranks", this.history);
+    this.show("ranks");
   }
 
   show(name, ...data) {

@@ -19,12 +19,15 @@ export class RanksView {
     this.order.addEventListener("change", () => this.draw());
   }
 
+  // The slowdown is taken from the same seconds that stand beside it, all of one step.
   setRanks(ranks) {
-    this.ranks = ranks;
+    const seconds = ranks.map((rank) => rank.kernel_seconds ?? 0);
+    const mean = seconds.reduce((a, b) => a + b, 0) / ranks.length;
+    const slowdown = (rank) => (mean > 0 ? rank.kernel_seconds / mean : null);
+    this.ranks = ranks.map((rank) => ({ ...rank, slowdown: slowdown(rank) }));
   }
 
-  show(history) {
-    this.last = history.last;
+  show() {
     if (this.ranks.length === 0) {
       setState(this.section, "empty", "No rank has reported yet.");
       return;
@@ -34,9 +37,7 @@ export class RanksView {
   }
 
   draw() {
-    const rows = this.ranks
-      .map((rank) => ({ ...rank, slowdown: this.last?.slowdown?.[rank.rank] ?? null }))
-      .sort(ORDERS[this.order.value]);
+    const rows = [...this.ranks].sort(ORDERS[this.order.value]);
     this.body.replaceChildren(...rows.slice(0, MAX_ROWS).map((rank) => this.row(rank)));
     const hidden = rows.length - MAX_ROWS;
     byId("rank-note").hidden = hidden <= 0;
