@@ -19,8 +19,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from libra.balancer.routes_reports import RESULTS
-from libra.balancer.service import LiveJob, Service
+from libra.balancer.service import RESULTS, LiveJob, Service
 from libra.balancer.version import libra_version
 
 _STATES = ("active", "stale", "finished")
@@ -151,17 +150,19 @@ def _counters(jobs: list[_Shown]) -> Iterator[Metric]:
             for result, field in (
                 ("accepted", "reports"),
                 ("duplicate", "duplicates"),
+                ("late", "late"),
                 ("rejected", "rejected"),
             )
         ],
         ("job_id", "result"),
     )
-    yield _counter(
-        "agent_dropped",
-        "Steps and observations that the job's agents have lost.",
-        [((job.name,), job.summary["dropped"]) for job in jobs],
-        ("job_id",),
-    )
+    for field, name, text in (
+        ("dropped", "agent_dropped", "Steps and observations that the job's agents have lost."),
+        ("incomplete_steps", "incomplete_steps", "Steps that were given up: ranks were missing."),
+        ("policy_version", "policy_updates", "Policies published."),
+    ):
+        samples = [((job.name,), job.summary[field]) for job in jobs]
+        yield _counter(name, text, samples, ("job_id",))
 
 
 def _ranks(jobs: list[_Shown]) -> Iterator[Metric]:

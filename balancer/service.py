@@ -17,14 +17,20 @@ from libra.balancer.events import Event
 from libra.balancer.job import Job, Mode
 from libra.balancer.policy import Policy
 from libra.balancer.settings import ServiceSettings
-from libra.balancer.store import Store, StoredJob, StoreFullError, Write
-from libra.balancer.wire import Report, decode_report
+from libra.balancer.store import Store, StoredJob, StoreError, StoreFullError, Write
+from libra.balancer.wire import Report, ReportError, decode_report
 
 logger = logging.getLogger(__name__)
 
 # A job's reports are replaced by a snapshot once they outweigh it: so the disk takes no more
 # than about twice what the agents send, however large a job's state is.
 _SNAPSHOT_FLOOR_BYTES = 1 << 20
+# What may become of a report: each has a series from the start.
+RESULTS = (
+    *("accepted", "duplicate", "queue_full", "disk"),
+    *("media_type", "too_large", "too_slow", "malformed", "invalid", "wrong_job"),
+    *("not_finite", "negative", "absurd", "inconsistent", "world_size", "kinds"),
+)
 # Replaying reports could decide otherwise under a newer Libra, so what others rely on is
 # stored as state at once.
 _DECISIONS = frozenset({"policy", "mode"})
@@ -92,15 +98,34 @@ class Service:
                 logger.exception("The stored state of job %s cannot be read.", stored.name)
 
     async def report(self, report: Report, body: bytes) -> bool:
-        """Fold in a report, ``body`` its msgpack; return, once stored, whether it was new."""
-        self._check_room()
-        live = self.jobs.get(report.job)
-        job = live.job if live else self._new_job(report.job)
-        duplicates = job.duplicates
-        now_s = self.now_s()
-        events = job.apply(report, now_s)
-        await self._save(live or self._add(job), events, now_s, report=body)
-        return job.duplicates == duplicates
+        """Fold in a report, ``body`` its msgpack; return, once stored, whether it was new.
+
+        A duplicate is stored too: its first copy may be one that the disk refused. Raises
+        ``ReportError`` for a report that the job refuses, ``StoreError`` when the disk does.
+        """
+        try:
+            self._check_room()
+            live = self.jobs.get(report.job)
+            job = live.job if live else self._new_job(report.job)
+            fresh = not job.is_duplicate(report)
+            now_s = self.now_s()
+            events = job.apply(report, now_s)
+            await self._save(live or self._add(job), events, now_s, report=body)
+        except ReportError as error:
+            self.results[error.reason] += 1
+            raise
+        except StoreError as error:
+            self.results["queue_full" if isinstance(error, StoreFullError) else "disk"] += 1
+            raise
+        self.results["accepted" if fresh else "duplicate"] += 1
+        return fresh
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Count a report that was refused before it reached its job."""
+        self.results[reason] += 1
+        live = self.jobs.get(name)
+        if live is not None:
+            live.job.reject()
 
     async def set_mode(self, live: LiveJob, mode: Mode) -> None:
         """Change a job's mode; return once stored."""

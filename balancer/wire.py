@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from libra.attention.observer import KernelKind
-from libra.balancer.moments import NUM_FEATURES, NUM_SUMS
+from libra.balancer.moments import NUM_FEATURES, NUM_SUMS, Moments
 
 SCHEMA = 1
 # A step of an hour or a kernel call of more is a broken clock, not a slow rank.
@@ -135,6 +135,10 @@ def check_report(report: Report) -> None:
             raise ReportError(field, "negative", f"{value} is negative")
         if value > most:
             raise ReportError(field, "absurd", f"{value} is above {most}")
+    for i, moments in enumerate(report.moments):
+        fault = Moments(moments.sums).fault()
+        if fault:
+            raise ReportError(f"$.moments[{i}].sums", "inconsistent", fault)
 
 
 def _figures(report: Report) -> Iterator[tuple[str, float, float]]:

@@ -41,9 +41,14 @@ async def send(client: httpx.AsyncClient, sequence: int = 0) -> httpx.Response:
     return await client.post("/api/v1/jobs/j/reports", content=body, headers=MSGPACK)
 
 
-def as_json(job: str) -> dict[str, Any]:
+def fields(job: str, **changes: Any) -> dict[str, Any]:
+    """Return a report as plain fields, so that it can be spoilt."""
     report: dict[str, Any] = json.loads(msgspec.json.encode(make_report(job)))
-    return report
+    return report | changes
+
+
+def encoded(report: dict[str, Any], kind: str) -> bytes:
+    return msgspec.msgpack.encode(report) if "msgpack" in kind else json.dumps(report).encode()
 
 
 def post(balancer: RunningBalancer, job: str, body: bytes, kind: str) -> httpx.Response:
@@ -62,8 +67,7 @@ def assert_problem(response: httpx.Response, status: int, field: str | None = No
 @pytest.mark.parametrize("kind", ["application/msgpack", "application/json; charset=utf-8"])
 def test_a_first_report_makes_the_job(balancer: RunningBalancer, job: str, kind: str) -> None:
     """Reports come in msgpack or JSON, and the job is listed at once."""
-    encode = msgspec.json.encode if "json" in kind else msgspec.msgpack.encode
-    response = post(balancer, job, encode(make_report(job)), kind)
+    response = post(balancer, job, encoded(fields(job), kind), kind)
 
     assert (response.status_code, response.json()) == (202, {"accepted": True, "duplicate": False})
     listed = balancer.client.get("/api/v1/jobs").json()["jobs"]
@@ -90,10 +94,9 @@ def test_a_bad_figure_is_named_and_changes_nothing(
     """Not finite, negative or absurd: refused, counted, and the job is as before."""
     balancer.send(make_report(job))
     views = [balancer.view(f"{job}{view}") for view in VIEWS[1:-1]]
-    report = as_json(job) | {"sequence": 1}
+    report = fields(job, sequence=1)
     report["steps"][0]["seconds"] = value
-    encode = msgspec.msgpack.encode if "msgpack" in kind else lambda body: json.dumps(body).encode()
-    response = post(balancer, job, encode(report), kind)
+    response = post(balancer, job, encoded(report, kind), kind)
 
     assert_problem(response, 422, "$.steps[0].seconds")
     assert [balancer.view(f"{job}{view}") for view in VIEWS[1:-1]] == views
@@ -101,10 +104,20 @@ def test_a_bad_figure_is_named_and_changes_nothing(
     assert (summary["reports"], summary["rejected"]) == (1, 1)
 
 
+def test_a_report_that_its_job_refuses_is_counted_once(balancer: RunningBalancer, job: str) -> None:
+    """What is well formed but cannot be true of this job changes nothing either."""
+    balancer.send(make_report(job))
+    response = balancer.send(make_report(job, sequence=1, world_size=3))
+
+    assert_problem(response, 422, "$.world_size")
+    summary = balancer.view(job)
+    assert (summary["reports"], summary["rejected"], summary["world_size"]) == (1, 1, 2)
+
+
 def test_a_bad_first_report_makes_no_job(balancer: RunningBalancer, job: str) -> None:
     """Rubbish leaves nothing behind."""
-    report = as_json(job) | {"rank": 9}
-    response = post(balancer, job, json.dumps(report).encode(), "application/json")
+    body = encoded(fields(job, rank=9), "json")
+    response = post(balancer, job, body, "application/json")
 
     assert_problem(response, 422, "$.rank")
     assert balancer.client.get(f"/api/v1/jobs/{job}").status_code == 404
@@ -209,7 +222,7 @@ def test_a_new_policy_ends_the_wait_and_is_on_disk(tmp_path: Path) -> None:
             return polled, await client.get(path)
 
     polled, restarted = asyncio.run(go())
-    assert decode_policy(polled.content) == POLICY
+    assert decode_policy(polled.content).reason == POLICY.reason
     assert restarted.content == polled.content
 
 
