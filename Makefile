@@ -24,7 +24,7 @@ check: .venv/dev.stamp ## linter, formatter, both type checkers, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 test: .venv/dev.stamp ## every test that needs no GPU (ARGS="tests/test_model.py -k rope")
