@@ -6,15 +6,13 @@ lowered; local tiles stay slices of the rank's own tensors.
 Shapes: P sequences (one bin each), n tiles; rows are token offsets.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from libra.attention.cost import tile_features
-from libra.attention.plan import Plan
+from libra.attention.plan import Moves, Plan
 
 Int64 = NDArray[np.int64]
 
@@ -24,25 +22,32 @@ class TileRows:
     """Tiles of one rank, in the order in which they are computed or travel.
 
     Attributes:
-        start: [n] offset of the document's first token in the tensor that holds it.
+        query_start: [n] offset of the tile's first query in the tensor that holds its queries.
+        key_start: [n] offset of the document's first token in the tensor that holds its keys.
         row_begin: [n] first query row, counted from the document's first token.
         row_end: [n] one past the last query row; keys ``0:row_end`` are read.
     """
 
-    start: Int64
+    query_start: Int64
+    key_start: Int64
     row_begin: Int64
     row_end: Int64
 
     def __len__(self) -> int:
-        return len(self.start)
+        return len(self.row_end)
+
+    @property
+    def query_tokens(self) -> Int64:
+        """[n] query rows of each tile."""
+        return self.row_end - self.row_begin
 
     def query_rows(self) -> Int64:
-        """Return the tensor rows of all query tokens, tile after tile."""
-        return _ranges(self.start + self.row_begin, self.start + self.row_end)
+        """Return the tensor rows of all queries, tile after tile."""
+        return _ranges(self.query_start, self.query_start + self.query_tokens)
 
     def key_rows(self) -> Int64:
         """Return the tensor rows of all keys, tile after tile."""
-        return _ranges(self.start, self.start + self.row_end)
+        return _ranges(self.key_start, self.key_start + self.row_end)
 
     def features(self) -> Int64:
         """Return the [n, 4] features of the tiles."""
@@ -57,8 +62,7 @@ class LoweredPlan:
         local: tiles of the rank's own sequence that it computes itself.
         sent: tiles of its own sequence computed elsewhere, by target rank.
         sent_to: [P] number of ``sent`` tiles for each target.
-        received: tiles of others that it computes, by source rank; ``start`` is the offset of
-            the tile's keys in the received keys.
+        received: tiles of others that it computes, by source rank, as they arrive.
         received_from: [P] number of ``received`` tiles from each source.
         moved: tiles that move in the whole cell; 0 is plain Ulysses.
         load_ticks: [P] predicted cost of every bin under this plan.
@@ -75,35 +79,47 @@ class LoweredPlan:
 
 def lower(plan: Plan, place: int) -> LoweredPlan:
     """Return the part of the plan of the rank at ``place``, 0..P-1."""
-    starts = [np.cumsum(lengths) - lengths for lengths in plan.lengths]
-    own = plan.lengths[place]
-    kept = plan.kept_rows[place]
-    computed = np.flatnonzero(kept)
-    sent = _by_peer(plan, plan.moves.source == place, plan.moves.target)
-    received = _by_peer(plan, plan.moves.target == place, plan.moves.source)
-    bins = len(plan.lengths)
-    moves = plan.moves
-    received_keys = moves.row_end[received]
+    moves, bins = plan.moves, len(plan.lengths)
+    sent = _by_peer(moves, moves.source == place, moves.target)
+    received = _by_peer(moves, moves.target == place, moves.source)
     return LoweredPlan(
-        local=TileRows(
-            start=starts[place][computed],
-            row_begin=np.zeros(len(computed), dtype=np.int64),
-            row_end=kept[computed],
-        ),
-        sent=TileRows(
-            start=starts[place][moves.document[sent]] if len(own) else moves.document[sent],
-            row_begin=moves.row_begin[sent],
-            row_end=moves.row_end[sent],
+        local=_own_tiles(plan, place, *_kept_tiles(plan, place)),
+        sent=_own_tiles(
+            plan, place, moves.document[sent], moves.row_begin[sent], moves.row_end[sent]
         ),
         sent_to=np.bincount(moves.target[sent], minlength=bins).astype(np.int64),
-        received=TileRows(
-            start=np.cumsum(received_keys) - received_keys,
-            row_begin=moves.row_begin[received],
-            row_end=moves.row_end[received],
-        ),
+        received=_packed_tiles(moves.row_begin[received], moves.row_end[received]),
         received_from=np.bincount(moves.source[received], minlength=bins).astype(np.int64),
         moved=len(moves),
         load_ticks=plan.load_ticks,
+    )
+
+
+def _kept_tiles(plan: Plan, place: int) -> tuple[Int64, Int64, Int64]:
+    kept = plan.kept_rows[place]
+    documents = np.flatnonzero(kept)
+    return documents, np.zeros_like(documents), kept[documents]
+
+
+def _own_tiles(
+    plan: Plan, place: int, document: Int64, row_begin: Int64, row_end: Int64
+) -> TileRows:
+    """Return tiles whose rows lie where the documents of the rank's own sequence lie."""
+    lengths = plan.lengths[place]
+    start = (np.cumsum(lengths) - lengths)[document]
+    return TileRows(
+        query_start=start + row_begin, key_start=start, row_begin=row_begin, row_end=row_end
+    )
+
+
+def _packed_tiles(row_begin: Int64, row_end: Int64) -> TileRows:
+    """Return tiles whose queries, and whose keys, lie one after the other."""
+    queries = row_end - row_begin
+    return TileRows(
+        query_start=np.cumsum(queries) - queries,
+        key_start=np.cumsum(row_end) - row_end,
+        row_begin=row_begin,
+        row_end=row_end,
     )
 
 
@@ -114,17 +130,16 @@ def tokens_by_peer(counts: Int64, tokens: Int64) -> list[int]:
     return [int(value) for value in totals[ends] - totals[ends - counts]]
 
 
-def _by_peer(plan: Plan, mine: Any, peer: Int64) -> Int64:
+def _by_peer(moves: Moves, mine: NDArray[np.bool_], peer: Int64) -> Int64:
     """Return indices of the moves that are mine, by peer, then document, then row."""
     chosen = np.flatnonzero(mine)
-    moves = plan.moves
     order = np.lexsort((moves.row_begin[chosen], moves.document[chosen], peer[chosen]))
     return np.asarray(chosen[order], dtype=np.int64)
 
 
-def _ranges(begins: Int64 | Sequence[int], ends: Int64 | Sequence[int]) -> Int64:
+def _ranges(begins: Int64, ends: Int64) -> Int64:
     """Concatenate ``arange(begin, end)`` of every pair without a loop."""
-    begins, ends = np.asarray(begins, dtype=np.int64), np.asarray(ends, dtype=np.int64)
     counts = ends - begins
     offsets = np.cumsum(counts) - counts
-    return np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(begins - offsets, counts)
+    rows = np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(begins - offsets, counts)
+    return np.asarray(rows, dtype=np.int64)

@@ -83,3 +83,159 @@ class Plan:
     moves: Moves
     load_ticks: Int64
     home_ticks: Int64
+
+
+def plan_cell(
+    lengths: Sequence[Int64],
+    cost: TileCost,
+    settings: PlanSettings,
+    speeds_permille: Sequence[int] = (),
+) -> Plan:
+    """Return the plan of a cell of P packed sequences.
+
+    Args:
+        lengths: P arrays [S_p] of positive document lengths.
+        cost: the price of a tile.
+        settings: how far to go.
+        speeds_permille: speed of each bin, 1000 is nominal; empty when all are equal.
+
+    Raises:
+        ValueError: a length is not positive, or the number of speeds is not P.
+    """
+    home = _home_plan(lengths, cost)
+    bins = len(home.lengths)
+    speeds = list(speeds_permille) or [NOMINAL_SPEED] * bins
+    if len(speeds) != bins or min(speeds) < 1:
+        raise ValueError(f"speeds_permille={speeds}: must be {bins} positive integers")
+    if not settings.pooling or bins < 2 or not home.home_ticks.any():
+        return home
+    balanced = _Balancer(home, cost, settings, speeds).run()
+    before, after = (_slowest(plan.load_ticks, speeds) for plan in (home, balanced))
+    return balanced if (before - after) * 1000 > settings.min_gain_permille * before else home
+
+
+def _home_plan(lengths: Sequence[Int64], cost: TileCost) -> Plan:
+    own = tuple(np.ascontiguousarray(part, dtype=np.int64) for part in lengths)
+    for part in own:
+        if len(part) and part.min() < 1:
+            raise ValueError(f"lengths: {int(part.min())} is not a document length, at least 1")
+    ticks = np.array([cost.ticks(tile_features(0, part)).sum() for part in own], dtype=np.int64)
+    return Plan(
+        lengths=own, kept_rows=own, moves=_moves([]), load_ticks=ticks, home_ticks=ticks.copy()
+    )
+
+
+def _slowest(load_ticks: Int64, speeds: Sequence[int]) -> int:
+    return max(
+        int(load) * NOMINAL_SPEED // speed for load, speed in zip(load_ticks, speeds, strict=True)
+    )
+
+
+def _moves(rows: Sequence[tuple[int, int, int, int, int]]) -> Moves:
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
+    source, target, document, row_begin, row_end = columns
+    return Moves(
+        source=source, target=target, document=document, row_begin=row_begin, row_end=row_end
+    )
+
+
+class _Balancer:
+    """Greedy search: again and again, the most overloaded bin gives to the one with most room.
+
+    What it gives is a whole document or the tail of one, the piece with most cost per byte among
+    those that fill a good part of the room: about P - 1 moves in all.
+    """
+
+    # Even lengths of thousands of short documents need many small moves; a count bounds them.
+    _MOVES_PER_BIN = 16
+
+    def __init__(
+        self, home: Plan, cost: TileCost, settings: PlanSettings, speeds: Sequence[int]
+    ) -> None:
+        self._home = home
+        self._cost = cost
+        self._settings = settings
+        self._kept = [part.copy() for part in home.lengths]
+        self._loads = [int(ticks) for ticks in home.home_ticks]
+        total = sum(self._loads)
+        self._targets = [total * speed // sum(speeds) for speed in speeds]
+        self._rows: list[tuple[int, int, int, int, int]] = []
+
+    def run(self) -> Plan:
+        for _ in range(self._MOVES_PER_BIN * len(self._loads)):
+            if not self._move_one():
+                break
+        return Plan(
+            lengths=self._home.lengths,
+            kept_rows=tuple(self._kept),
+            moves=_moves(self._rows),
+            load_ticks=np.array(self._loads, dtype=np.int64),
+            home_ticks=self._home.home_ticks,
+        )
+
+    def _move_one(self) -> bool:
+        surplus = [load - target for load, target in zip(self._loads, self._targets, strict=True)]
+        source = max(range(len(surplus)), key=surplus.__getitem__)
+        target = min(range(len(surplus)), key=surplus.__getitem__)
+        if surplus[source] * 1000 <= self._settings.tolerance_permille * self._targets[source]:
+            return False
+        piece = self._best_piece(self._kept[source], min(surplus[source], -surplus[target]))
+        if piece is None:
+            return False
+        document, row_begin, ticks = piece
+        row_end = int(self._kept[source][document])
+        self._kept[source][document] = row_begin
+        self._loads[source] += self._home_ticks(row_begin) - self._home_ticks(row_end)
+        self._loads[target] += ticks
+        self._add_row((source, target, document, row_begin, row_end))
+        return True
+
+    def _home_ticks(self, rows: int) -> int:
+        return int(self._cost.ticks(tile_features(0, rows)))
+
+    def _add_row(self, row: tuple[int, int, int, int, int]) -> None:
+        """Append a move, or lengthen the last one when it continues it: keys travel once."""
+        if self._rows and self._rows[-1][:3] == row[:3] and self._rows[-1][3] == row[4]:
+            row = (*row[:4], self._rows.pop()[4])
+        self._rows.append(row)
+
+    def _best_piece(self, kept: Int64, room: int) -> tuple[int, int, int] | None:
+        """Return (document, first row, ticks) of the piece to give, or None if none helps."""
+        if room <= 0 or not len(kept):
+            return None
+        row_begin = self._cut_rows(kept, room)
+        ticks = self._cost.ticks(tile_features(row_begin, kept))
+        # A piece that overshoots by as much as the room is no gain.
+        useful = (ticks > 0) & (ticks < 2 * room)
+        if not useful.any():
+            return None
+        filling = useful & (ticks >= room // 4)
+        if not filling.any():
+            best = int(np.argmax(np.where(useful, ticks, -1)))
+        else:
+            query_heads = self._settings.query_heads_per_kv_head
+            travelling = 2 * query_heads * (kept - row_begin) + 2 * kept
+            density = np.where(filling, ticks / np.maximum(travelling, 1), -1.0)
+            best = int(np.argmax(density))
+        return best, int(row_begin[best]), int(ticks[best])
+
+    def _cut_rows(self, kept: Int64, room: int) -> Int64:
+        """Return per document the block-aligned first row of the tail closest to ``room``."""
+        block = self._settings.block_rows
+        low = np.zeros_like(kept)
+        high = -(-kept // block)
+        # Smallest block index whose tail costs at most the room; tails shrink as it grows.
+        for _ in range(int(high.max()).bit_length()):
+            middle = (low + high) // 2
+            fits = self._tail_ticks(middle * block, kept) <= room
+            high = np.where(fits, middle, high)
+            low = np.where(fits, low, middle + 1)
+            low = np.minimum(low, high)
+        under = np.minimum(high * block, kept)
+        over = np.maximum(under - 1, 0) // block * block
+        overshoot = self._tail_ticks(over, kept) - room
+        undershoot = room - self._tail_ticks(under, kept)
+        return np.where(overshoot < undershoot, over, under)
+
+    def _tail_ticks(self, row_begin: Int64, kept: Int64) -> Int64:
+        return self._cost.ticks(tile_features(np.minimum(row_begin, kept), kept))
