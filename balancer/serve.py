@@ -38,17 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes; return the exit status."""
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    # Its lines about starting and stopping repeat ours.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         settings = ServiceSettings(
             host=args.host, port=args.port, store=args.store or default_store(), mode=args.mode
         )
     except ValueError as error:
         return _fail(str(error), status=2)
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    # Its lines about starting and stopping repeat ours.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         listener = _listen(settings)
         service = Service(_open_store(settings, make_directory=args.store is None), settings)
