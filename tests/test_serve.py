@@ -15,31 +15,26 @@ from libra.balancer.policy import HOME_POLICY
 from tests.running import ROOT, make_report, running_balancer, wait_for
 
 
-def libra(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "libra.balancer", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=ROOT,
-    )
+def assert_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, text: str
+) -> None:
+    """Run ``libra serve`` in this process: it must end at once, with one line of why."""
+    assert command.main(["serve", *arguments]) == status
+    errors = capsys.readouterr().err
+    assert text in errors
+    assert len(errors.splitlines()) == 1, errors
 
 
-def assert_one_line(result: "subprocess.CompletedProcess[str]", status: int, text: str) -> None:
-    assert result.returncode == status, result.stderr
-    assert text in result.stderr
-    assert len(result.stderr.splitlines()) == 1, result.stderr
-
-
-def test_a_port_in_use(tmp_path: Path) -> None:
-    """One line names the address."""
+def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line names the address, and the store is not touched."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        result = libra("serve", "--port", str(port), "--store", str(tmp_path / "s.sqlite"))
+        arguments = ["--port", str(port), "--store", str(tmp_path / "s.sqlite")]
+        assert_one_line(capsys, arguments, 1, f"cannot listen on 127.0.0.1:{port}: in use")
 
-    assert_one_line(result, 1, f"cannot listen on 127.0.0.1:{port}: in use")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -47,18 +42,15 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     [
         ("missing/s.sqlite", "there is no directory"),
         ("", "cannot open the store"),
+        ("/proc/s.sqlite", "cannot open the store /proc/s.sqlite"),
     ],
+    ids=["no directory", "a directory", "no place for files"],
 )
-def test_a_store_that_cannot_be_opened(tmp_path: Path, path: str, text: str) -> None:
-    """One line says which path and why."""
-    result = libra("serve", "--port", "0", "--store", str(tmp_path / path))
-
-    assert_one_line(result, 1, text)
-
-
-def test_a_store_in_a_place_that_takes_no_files() -> None:
-    """Where nothing can be written the balancer does not start."""
-    assert_one_line(libra("serve", "--port", "0", "--store", "/proc/s.sqlite"), 1, "/proc/s.sqlite")
+def test_a_store_that_cannot_be_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str, text: str
+) -> None:
+    """One line says which path and why; nothing is served without a memory."""
+    assert_one_line(capsys, ["--port", "0", "--store", str(tmp_path / path)], 1, text)
 
 
 @pytest.mark.parametrize(
@@ -75,12 +67,7 @@ def test_settings_that_cannot_be(
     capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
 ) -> None:
     """One line with the setting, its value and what is allowed; nothing listens beyond loopback."""
-    status = command.main(["serve", *arguments])
-    errors = capsys.readouterr().err
-
-    assert status == 2
-    assert text in errors
-    assert len(errors.splitlines()) == 1
+    assert_one_line(capsys, arguments, 2, text)
 
 
 @pytest.mark.parametrize("arguments", [["serve", "--prot", "1"], ["sreve"], []])
