@@ -28,6 +28,7 @@ OpenPage = Callable[..., Page]
 Pixel = tuple[int, ...]
 
 TIMEOUT_MS = 20_000
+expect.set_options(timeout=TIMEOUT_MS)
 
 # Texts that the page draws on canvases, since no element holds them.
 RECORD_TEXTS = """
@@ -338,7 +339,7 @@ def test_without_a_stream_the_page_polls(feed: Feed, open_page: OpenPage) -> Non
 
     feed.run()
 
-    expect(page.locator("#skew-readout")).to_contain_text("Step 16:", timeout=15_000)
+    expect(page.locator("#skew-readout")).to_contain_text("Step 16:")
 
 
 def test_a_hidden_page_rests_and_catches_up(feed: Feed, open_page: OpenPage) -> None:
