@@ -28,7 +28,7 @@ POLICY = Policy(version=1, pooling=True, reason="by hand")
 @asynccontextmanager
 async def open_service(path: Path) -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
     """A service in this process, and a client that calls its application directly."""
-    service = Service(Store(path), ServiceSettings(store=path))
+    service = Service(Store(path, commit_interval_s=0), ServiceSettings(store=path))
     service.restore()
     transport = httpx.ASGITransport(app=create_app(service))
     async with httpx.AsyncClient(transport=transport, base_url="http://libra") as client:

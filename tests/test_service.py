@@ -22,7 +22,11 @@ NOW_S = 1_000_000.0
 
 def open_service(path: Path, **settings: Any) -> Service:
     """Return the restored service of a store; nothing is written when it ends."""
-    made = Service(Store(path), ServiceSettings(store=path, **settings), clock=lambda: NOW_S)
+    made = Service(
+        Store(path, commit_interval_s=0),
+        ServiceSettings(store=path, **settings),
+        clock=lambda: NOW_S,
+    )
     made.restore()
     return made
 
@@ -192,7 +196,7 @@ def test_an_acknowledged_policy_survives_sigkill(tmp_path: Path) -> None:
     """The agents' policy is the same to the byte after a kill -9 and a restart in another mode."""
     path = tmp_path / "s.sqlite"
     with running_balancer(path, "--mode", "adapt") as running:
-        for report in SimulatedJob().reports(range(30)):
+        for report in SimulatedJob().reports(range(12)):
             assert running.send(report).status_code == 202
         policy = running.client.get("/api/v1/jobs/job/policy")
         policies = running.view("job/policies")
