@@ -193,10 +193,7 @@ class PoolSampler:
             return drawn
         cost = policy.tile_cost
         costs = np.array(
-            [
-                cost.ticks(tile_features(0, packed.sequence(index).lengths)).sum()
-                for index in drawn
-            ],
+            [cost.ticks(tile_features(0, packed.sequence(index).lengths)).sum() for index in drawn],
             dtype=np.int64,
         )
         num_cells = len(drawn) // self._pools.shape.sequences_per_pool

@@ -18,11 +18,13 @@ Int64 = NDArray[np.int64]
 
 FEATURES = ("tiles", "query_tokens", "key_tokens", "causal_pairs")
 
-# A tile of 1 Mi tokens has 2**39 causal pairs; a coefficient below 2**22 keeps its cost below
-# 2**61, and dropping 20 bits keeps the sum over 2**13 sequences of 1 Mi tokens below 2**55.
-_COEFFICIENT_BITS = 22
+# A tile of 1 Mi tokens has 2**39 causal pairs; coefficients of at most 2**21 for pairs and 2**40
+# for the rest keep each product below 2**60 and their sum below 2**62. Dropping 20 bits then
+# keeps the sum over 2**13 sequences of 1 Mi tokens below 2**55.
+_PAIR_BITS = 21
+_OTHER_BITS = 40
 _DROPPED_BITS = 20
-_MAX_SCALE_BITS = 50
+_MAX_SCALE_BITS = 60
 
 
 def tile_features(row_begin: Any, row_end: Any) -> Int64:
@@ -52,7 +54,7 @@ class TileCost:
 
     Attributes:
         coefficients: F integers, each in units of ``2 ** -scale_bits`` seconds.
-        scale_bits: the unit of the coefficients; at most 50, finer than a femtosecond.
+        scale_bits: the unit of the coefficients; at most 60, finer than an attosecond.
     """
 
     coefficients: tuple[int, int, int, int]
@@ -65,26 +67,27 @@ class TileCost:
             raise ValueError(
                 f"coefficients={self.coefficients}: must be non-negative and not all zero"
             )
-        if self.coefficients[3] > 1 << _COEFFICIENT_BITS:
+        most = (*[1 << _OTHER_BITS] * 3, 1 << _PAIR_BITS)
+        if any(value > limit for value, limit in zip(self.coefficients, most, strict=True)):
             raise ValueError(
-                f"coefficients={self.coefficients}: causal_pairs must be at most "
-                f"2**{_COEFFICIENT_BITS}, or costs overflow at 1 Mi tokens"
+                f"coefficients={self.coefficients}: must be at most {most}, or costs overflow at "
+                "1 Mi tokens"
             )
 
     @classmethod
     def from_seconds(cls, coefficients: Sequence[float]) -> Self:
         """Quantise fitted coefficients (seconds per feature, in the order of ``FEATURES``).
 
-        The unit is the finest one in which the causal-pair coefficient stays within 22 bits.
+        The unit is the finest one in which no cost can overflow.
         """
         values = [float(value) for value in coefficients]
         if len(values) != len(FEATURES) or not all(np.isfinite(values)) or min(values) < 0:
             raise ValueError(
                 f"coefficients={values}: must be {len(FEATURES)} finite non-negative seconds"
             )
-        # Tokens reach 2**20 and tiles are few, so their coefficients may be 2**19 times larger.
-        largest = max(values[3], max(values[:3]) / (1 << 19), 2.0 ** (-_MAX_SCALE_BITS))
-        scale_bits = min(_MAX_SCALE_BITS, int(np.floor(_COEFFICIENT_BITS - np.log2(largest))))
+        others = max(values[:3]) * 2.0 ** (_PAIR_BITS - _OTHER_BITS)
+        largest = max(values[3], others, 2.0**-_MAX_SCALE_BITS)
+        scale_bits = min(_MAX_SCALE_BITS, int(np.floor(_PAIR_BITS - np.log2(largest))))
         if scale_bits < 0:
             raise ValueError(f"coefficients={values}: a tile would cost years")
         tiles, queries, keys, pairs = (round(value * 2.0**scale_bits) for value in values)

@@ -38,3 +38,6 @@ class Observer(Protocol):
 
     def exchange(self, mark: Any, sent_bytes: int) -> None:
         """Note an exposed wait on the exchange that began at ``mark``, and bytes sent since."""
+
+    def mismatch(self) -> None:
+        """Note that the pool's ranks disagreed on a plan, so that the cell runs at home."""

@@ -157,8 +157,7 @@ class _Balancer:
         self._settings = settings
         self._kept = [part.copy() for part in home.lengths]
         self._loads = [int(ticks) for ticks in home.home_ticks]
-        total = sum(self._loads)
-        self._targets = [total * speed // sum(speeds) for speed in speeds]
+        self._speeds = speeds
         self._rows: list[tuple[int, int, int, int, int]] = []
 
     def run(self) -> Plan:
@@ -174,33 +173,38 @@ class _Balancer:
         )
 
     def _move_one(self) -> bool:
-        surplus = [load - target for load, target in zip(self._loads, self._targets, strict=True)]
+        # Anew each time: a cut adds work, since both parts read the keys before it.
+        total = sum(self._loads)
+        fair = [total * speed // sum(self._speeds) for speed in self._speeds]
+        surplus = [load - share for load, share in zip(self._loads, fair, strict=True)]
         source = max(range(len(surplus)), key=surplus.__getitem__)
         target = min(range(len(surplus)), key=surplus.__getitem__)
-        if surplus[source] * 1000 <= self._settings.tolerance_permille * self._targets[source]:
+        if surplus[source] * 1000 <= self._settings.tolerance_permille * fair[source]:
             return False
         piece = self._best_piece(self._kept[source], min(surplus[source], -surplus[target]))
         if piece is None:
             return False
-        document, row_begin, ticks = piece
+        document, row_begin = piece
         row_end = int(self._kept[source][document])
         self._kept[source][document] = row_begin
-        self._loads[source] += self._home_ticks(row_begin) - self._home_ticks(row_end)
-        self._loads[target] += ticks
+        self._loads[source] += self._ticks(0, row_begin) - self._ticks(0, row_end)
         self._add_row((source, target, document, row_begin, row_end))
         return True
 
-    def _home_ticks(self, rows: int) -> int:
-        return int(self._cost.ticks(tile_features(0, rows)))
+    def _ticks(self, row_begin: int, row_end: int) -> int:
+        return int(self._cost.ticks(tile_features(row_begin, row_end)))
 
     def _add_row(self, row: tuple[int, int, int, int, int]) -> None:
         """Append a move, or lengthen the last one when it continues it: keys travel once."""
         if self._rows and self._rows[-1][:3] == row[:3] and self._rows[-1][3] == row[4]:
-            row = (*row[:4], self._rows.pop()[4])
+            last = self._rows.pop()
+            self._loads[row[1]] -= self._ticks(*last[3:])
+            row = (*row[:4], last[4])
+        self._loads[row[1]] += self._ticks(*row[3:])
         self._rows.append(row)
 
-    def _best_piece(self, kept: Int64, room: int) -> tuple[int, int, int] | None:
-        """Return (document, first row, ticks) of the piece to give, or None if none helps."""
+    def _best_piece(self, kept: Int64, room: int) -> tuple[int, int] | None:
+        """Return (document, first row) of the tail to give, or None if none helps."""
         if room <= 0 or not len(kept):
             return None
         row_begin = self._cut_rows(kept, room)
@@ -217,7 +221,7 @@ class _Balancer:
             travelling = 2 * query_heads * (kept - row_begin) + 2 * kept
             density = np.where(filling, ticks / np.maximum(travelling, 1), -1.0)
             best = int(np.argmax(density))
-        return best, int(row_begin[best]), int(ticks[best])
+        return best, int(row_begin[best])
 
     def _cut_rows(self, kept: Int64, room: int) -> Int64:
         """Return per document the block-aligned first row of the tail closest to ``room``."""

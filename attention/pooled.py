@@ -131,6 +131,8 @@ class PooledAttention(nn.Module):
         agreed = int(extremes[0]) == -int(extremes[1])
         if not agreed:
             self.plan_mismatches += 1
+            if self.observer:
+                self.observer.mismatch()
             logger.error(
                 "Ranks of the pool disagree on the plan of step %d, micro-batch %d: running plain "
                 "Ulysses.",

@@ -24,7 +24,7 @@ def pool_tiles(
     runner: TileRunner,
 ) -> Tensor:
     """Return out [T, h, D] of q [T, h, D], k and v [T, g, D]; collective when tiles move."""
-    out: Tensor = _PooledTiles.apply(q, k, v, plan, group, runner)
+    out: Tensor = _PooledTiles.apply(q, k, v, plan, group, runner)  # type: ignore[no-untyped-call]
     return out
 
 

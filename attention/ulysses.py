@@ -13,12 +13,19 @@ from torch import Tensor
 
 def split_heads(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Return all tokens of this rank's share of heads: [t, N, D] to [T, N / C, D]."""
-    return x if dist.get_world_size(group) == 1 else _Redistribute.apply(x, group, True)
+    return _redistribute(x, group, to_heads=True)
 
 
 def join_heads(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Return this rank's tokens of all heads: [T, N / C, D] to [t, N, D]."""
-    return x if dist.get_world_size(group) == 1 else _Redistribute.apply(x, group, False)
+    return _redistribute(x, group, to_heads=False)
+
+
+def _redistribute(x: Tensor, group: dist.ProcessGroup, *, to_heads: bool) -> Tensor:
+    if dist.get_world_size(group) == 1:
+        return x
+    out: Tensor = _Redistribute.apply(x, group, to_heads)  # type: ignore[no-untyped-call]
+    return out
 
 
 class _Redistribute(torch.autograd.Function):

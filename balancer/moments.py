@@ -21,6 +21,13 @@ NUM_SUMS = 3 + NUM_FEATURES * (NUM_FEATURES + 1) // 2 + NUM_FEATURES
 # Readings under a microsecond are clock grain, not cost: they must not outweigh real tiles.
 SECONDS_FLOOR = 1e-6
 
+# No observations of this house, however many, add up to more; squares stay far from overflow.
+_MAX_SUM = 1e60
+# Causal pairs a second: the fastest device does a thousandth of it.
+_MAX_RATE = 1e15
+# Rounding of a sum over many observations, relative to a matrix of unit diagonal.
+_ROUNDING = 1e-9
+
 _UPPER = np.triu_indices(NUM_FEATURES)
 
 
@@ -54,6 +61,30 @@ class Moments:
     def scale(self, factor: float) -> None:
         """Weigh all past observations by ``factor``: forgetting."""
         self.sums *= factor
+
+    def fault(self) -> str | None:
+        """Say why no observations can have these sums, None if some can.
+
+        The weighted second moments of (x, y) form a positive semidefinite matrix, or a fit to
+        them means nothing.
+        """
+        if not (self.sums <= _MAX_SUM).all() or (self.sums < 0).any():
+            return f"sums must lie in 0..{_MAX_SUM:g}"
+        if self.count == 0 and self.sums.any():
+            return "there are sums but no observations"
+        if (np.diagonal(self.gram) > _MAX_RATE * self.projection).any():
+            return f"kernels are said to do more than {_MAX_RATE:g} of a feature a second"
+        joint = np.zeros((NUM_FEATURES + 1, NUM_FEATURES + 1))
+        joint[:-1, :-1] = self.gram
+        joint[-1, :-1] = joint[:-1, -1] = self.projection
+        joint[-1, -1] = self.weighted_squares
+        scale = np.sqrt(np.diagonal(joint))
+        if joint[scale == 0].any():
+            return "a feature has products but no squares"
+        scale[scale == 0] = 1.0
+        if np.linalg.eigvalsh(joint / np.outer(scale, scale))[0] < -_ROUNDING:
+            return "the second moments are not positive semidefinite"
+        return None
 
     @property
     def count(self) -> float:

@@ -31,9 +31,7 @@ class Segments:
         return self.end - self.begin
 
     def take(self, index: Int64 | slice) -> "Segments":
-        return Segments(
-            document=self.document[index], begin=self.begin[index], end=self.end[index]
-        )
+        return Segments(document=self.document[index], begin=self.begin[index], end=self.end[index])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,6 +4,7 @@ Both sides import these types. A decoded report has the right types and ranges; 
 finds what types cannot say. Sequence numbers make a report safe to send twice.
 """
 
+import json
 import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -11,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from libra.attention.observer import KernelKind
-from libra.balancer.moments import NUM_FEATURES, NUM_SUMS
+from libra.balancer.moments import NUM_FEATURES, NUM_SUMS, Moments
 
 SCHEMA = 1
 # A step of an hour or a kernel call of more is a broken clock, not a slow rank.
@@ -102,18 +103,24 @@ def encode_report(report: Report) -> bytes:
     return msgspec.msgpack.encode(report)
 
 
-def decode_report(body: bytes, *, json: bool = False) -> Report:
+def decode_report(body: bytes, *, as_json: bool = False) -> Report:
     """Return the checked report of a body; raise ``ReportError`` for anything else."""
     try:
-        decode = msgspec.json.decode if json else msgspec.msgpack.decode
-        report = decode(body, type=Report)
+        report = _decode_json(body) if as_json else msgspec.msgpack.decode(body, type=Report)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at ")
         raise ReportError(path.strip("`") or "$", "invalid", message) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ReportError("$", "malformed", str(error)) from error
     check_report(report)
     return report
+
+
+def _decode_json(body: bytes) -> Report:
+    if b"NaN" in body or b"Infinity" in body:
+        # No JSON, but what Python's json writes. Read like this, the fault has a field's name.
+        return msgspec.convert(json.loads(body), Report)
+    return msgspec.json.decode(body, type=Report)
 
 
 def check_report(report: Report) -> None:
@@ -128,6 +135,10 @@ def check_report(report: Report) -> None:
             raise ReportError(field, "negative", f"{value} is negative")
         if value > most:
             raise ReportError(field, "absurd", f"{value} is above {most}")
+    for i, moments in enumerate(report.moments):
+        fault = Moments(moments.sums).fault()
+        if fault:
+            raise ReportError(f"$.moments[{i}].sums", "inconsistent", fault)
 
 
 def _figures(report: Report) -> Iterator[tuple[str, float, float]]:

@@ -1,7 +1,12 @@
-"""Run a function on several real ranks: spawned processes, gloo, a FileStore, a deadline."""
+"""Run a function on several real ranks: own processes, gloo, a FileStore, a deadline.
+
+Ranks are forked from one clean server that has imported torch already: importing it anew in
+each of hundreds of ranks would take most of the tests' time.
+"""
 
 import contextlib
 import datetime
+import multiprocessing
 import pickle
 import tempfile
 import time
@@ -12,6 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
+
+_PRELOADED = ["torch", "torch.distributed.device_mesh", "libra.attention.pooled", "tests.ranks"]
 
 
 def run_ranks(
@@ -32,13 +39,14 @@ def run_ranks(
         torch.multiprocessing.ProcessRaisedException: a rank raised; holds its traceback.
         TimeoutError: not all ranks ended in time; they are killed first.
     """
+    multiprocessing.set_forkserver_preload(_PRELOADED)
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        context = start_processes(  # type: ignore[no-untyped-call]
+        context = start_processes(
             _run_rank,
             args=(world_size, folder, timeout_s, fn, args),
             nprocs=world_size,
             join=False,
-            start_method="spawn",
+            start_method="forkserver",
         )
         assert context is not None
         try:

@@ -1,0 +1,168 @@
+"""The agent: ties meter, reporter and follower to one training process.
+
+Nothing here raises into, blocks or slows the training loop, however the balancer behaves.
+"""
+
+import atexit
+import logging
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, Self
+
+from libra.agent.background import Background
+from libra.agent.channel import Channel
+from libra.agent.follower import Follower
+from libra.agent.meter import Clock, StepMeter
+from libra.agent.reporter import Reporter
+from libra.agent.settings import AgentSettings, settings_from_env
+from libra.attention.observer import Observer
+from libra.balancer.policy import HOME_POLICY, Policy
+from libra.balancer.wire import Coordinates, StepTotals
+
+logger = logging.getLogger(__name__)
+
+
+class Observed(Protocol):
+    """What ``attach`` needs of the attention operator."""
+
+    observer: Observer | None
+
+
+class PolicyTaker(Protocol):
+    """What ``attach`` needs of the sampler."""
+
+    policy_source: Callable[[], Policy]
+
+
+class Agent:
+    """One process's agent: timings out, policies in.
+
+    Without settings it is disabled: its methods do nothing and it has no thread. It is disabled
+    in forked children too, which are loader workers, not ranks.
+
+    Args:
+        settings: None for a disabled agent.
+        clock: of the meter.
+
+    Attributes:
+        meter: this rank's timings, also of a disabled agent, whose meter nobody feeds.
+    """
+
+    def __init__(self, settings: AgentSettings | None, *, clock: Clock = "wall") -> None:
+        self.meter = StepMeter(clock)
+        self._background: Background | None = None
+        self._forked = False
+        self._policy: Callable[[], Policy] = lambda: HOME_POLICY
+        if settings is not None:
+            self._start(settings)
+
+    @classmethod
+    def from_env(
+        cls,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        clock: Clock = "wall",
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> Self:
+        """Return the agent that the environment asks for; never raises on what it says.
+
+        LIBRA_BALANCER is the balancer's address, absent is off; LIBRA_JOB and LIBRA_ATTEMPT
+        name the job, else torchrun's or Slurm's variables do; LIBRA_AGENT=off switches off.
+        """
+        try:
+            settings = settings_from_env(environ, rank=rank, world_size=world_size)
+        except ValueError as error:
+            logger.warning("The agent is off: %s.", error)
+            settings = None
+        return cls(settings, clock=clock)
+
+    @property
+    def enabled(self) -> bool:
+        return self._background is not None and not self._forked
+
+    @property
+    def policy(self) -> Policy:
+        """The newest policy from the balancer; the home policy until one came."""
+        return self._policy()
+
+    def attach(self, attention: Observed, sampler: PolicyTaker) -> None:
+        """Watch the attention operator and propose policies to the sampler."""
+        if not self.enabled:
+            return
+        attention.observer = self.meter
+        sampler.policy_source = lambda: self.policy
+        pools: Any = getattr(sampler, "pools", None)
+        if pools is not None:
+            self._reporter.coordinates = Coordinates(
+                dp=pools.dp_rank, cp=pools.cp_rank, pool=pools.pool
+            )
+
+    def end_step(self, seconds: float | None = None) -> StepTotals | None:
+        """Close the meter's step; without this the next step's first batch does."""
+        return self.meter.end_step(seconds) if self.enabled else None
+
+    def close(self) -> None:
+        """Report what is left and stop, within ``close_timeout_s`` and a little.
+
+        A step still open is not reported: nobody knows how much of it is done.
+        """
+        if self._background is None or self._forked:
+            return
+        background, self._background = self._background, None
+        atexit.unregister(self.close)
+        self.meter.sink = None
+        ended = background.stop(self._close_timeout_s + 0.3)
+        unsent = self._reporter.unsent_steps
+        if unsent or not ended:
+            logger.warning("The agent stopped with %d step(s) not reported.", unsent)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self, settings: AgentSettings) -> None:
+        channel = Channel(settings.balancer, connect_timeout_s=settings.connect_timeout_s)
+        self._reporter = Reporter(settings, self.meter, channel)
+        follower = Follower(settings, channel)
+
+        async def last() -> None:
+            try:
+                await self._reporter.flush()
+            finally:
+                await channel.close()
+
+        background = Background(
+            self._reporter.run,
+            follower.run,
+            last=last,
+            last_timeout_s=settings.close_timeout_s,
+        )
+        try:
+            background.start()
+        except RuntimeError as error:
+            logger.warning("The agent is off: %s.", error)
+            return
+        self._background = background
+        self._close_timeout_s = settings.close_timeout_s
+        self._policy = lambda: follower.policy
+        self.meter.sink = self._reporter.push
+        atexit.register(self.close)
+        _disable_in_children(self)
+
+
+def _disable_in_children(agent: Agent) -> None:
+    """Switch the agent off in every child that this process forks."""
+    reference = weakref.ref(agent)
+
+    def disable() -> None:
+        child = reference()
+        if child is not None:
+            # The background is kept and never closed: its poller is the parent's own.
+            child._forked = True
+            child.meter.sink = None
+
+    os.register_at_fork(after_in_child=disable)

@@ -1,0 +1,31 @@
+"""Which reports of an agent were folded in already, in a bounded number of words."""
+
+import msgspec
+
+_WINDOW = 256
+
+
+class AgentState(msgspec.Struct, kw_only=True):
+    """One agent process.
+
+    Attributes:
+        floor: every sequence number up to here was folded in or given up.
+        ahead: those above it that were folded in, at most a window of them.
+        dropped: the agent's own count of what it lost.
+    """
+
+    floor: int = -1
+    ahead: set[int] = set()
+    dropped: int = 0
+
+    def has(self, sequence: int) -> bool:
+        return sequence <= self.floor or sequence in self.ahead
+
+    def add(self, sequence: int) -> None:
+        """Remember a number; the oldest gap is given up when too many wait behind it."""
+        self.ahead.add(sequence)
+        if len(self.ahead) > _WINDOW:
+            self.floor = min(self.ahead) - 1
+        while self.floor + 1 in self.ahead:
+            self.floor += 1
+            self.ahead.remove(self.floor)

@@ -1,0 +1,82 @@
+"""Take one report into a job's state: check it whole first, then fold it in.
+
+A step's prediction is made here, with the model of that moment.
+"""
+
+from libra.balancer.dedupe import AgentState
+from libra.balancer.speeds import RankSpeed, SpeedSettings
+from libra.balancer.state import JobState, RankInfo
+from libra.balancer.steps import StepRecord
+from libra.balancer.wire import Report, ReportError, check_report
+
+_AGENTS_PER_RANK = 4
+
+
+def check(state: JobState, report: Report) -> None:
+    """Raise ``ReportError`` for a report that cannot be true of this job."""
+    if report.job != state.name:
+        raise ReportError("$.job", "wrong_job", f"{report.job} is not {state.name}")
+    check_report(report)
+    known = state.log.world_size
+    if known and report.attempt == state.log.attempt and report.world_size != known:
+        detail = f"{report.world_size} is not the attempt's {known}"
+        raise ReportError("$.world_size", "world_size", detail)
+    if not state.fits.has_room(report):
+        raise ReportError("$.moments", "kinds", "the job has too many kernel kinds")
+
+
+def is_late(state: JobState, report: Report) -> bool:
+    """Is it of an attempt that was given up?"""
+    return state.log.world_size > 0 and report.attempt < state.log.attempt
+
+
+def is_duplicate(state: JobState, report: Report) -> bool:
+    """Was this very report folded in already?"""
+    agent = state.agents.get(report.agent)
+    same_attempt = report.attempt == state.log.attempt
+    return same_attempt and agent is not None and agent.has(report.sequence)
+
+
+def fold(state: JobState, report: Report, settings: SpeedSettings) -> list[StepRecord]:
+    """Fold in a checked report that is new; return the steps that it completes."""
+    if not state.log.world_size or report.attempt > state.log.attempt:
+        _begin_attempt(state, report)
+    _note_agent(state, report)
+    at = report.coordinates
+    state.ranks[report.rank] = RankInfo(
+        rank=report.rank, node=report.node, dp=at.dp, cp=at.cp, pool=at.pool
+    )
+    state.fits.learn(report, speed=state.speeds[report.rank].speed(settings))
+    added = [state.log.add(report.rank, totals) for totals in report.steps]
+    completed = [record for record in added if record]
+    for record in completed:
+        assert record.features is not None
+        per_kind = state.fits.coefficients(record.features.kinds)
+        record.price(per_kind, state.fits.tile_coefficients())
+        state.fits.advance(record.step)
+        _note_first_step(state, record)
+    return completed
+
+
+def _begin_attempt(state: JobState, report: Report) -> None:
+    state.past_dropped = state.dropped
+    state.agents, state.ranks = {}, {}
+    state.speeds = [RankSpeed()] * report.world_size
+    state.log.begin_attempt(report.attempt, report.world_size)
+    state.fits.restart_clock()
+
+
+def _note_agent(state: JobState, report: Report) -> None:
+    agent = state.agents.setdefault(report.agent, AgentState())
+    agent.add(report.sequence)
+    agent.dropped = max(agent.dropped, report.dropped)
+    # A rank that restarts over and over within an attempt draws a new agent each time.
+    if len(state.agents) > _AGENTS_PER_RANK * state.log.world_size:
+        state.past_dropped += state.agents.pop(next(iter(state.agents))).dropped
+
+
+def _note_first_step(state: JobState, record: StepRecord) -> None:
+    for entry in state.policies:
+        if record.agreed and entry.policy.version == record.policy_version:
+            known = entry.first_step
+            entry.first_step = record.step if known is None else min(known, record.step)

@@ -1,0 +1,54 @@
+"""What routes share: the service and the job of a request, its body, and JSON answers."""
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, Path, Request, Response
+
+from libra.balancer.problems import ProblemError
+from libra.balancer.service import LiveJob, Service
+
+# Handlers and dependencies are coroutines, all of them: FastAPI would run plain functions in
+# threads, and the service belongs to the event loop's.
+
+
+async def get_service(request: Request) -> Service:
+    service = request.app.state.service
+    assert isinstance(service, Service)
+    return service
+
+
+ServiceDep = Annotated[Service, Depends(get_service)]
+
+
+async def get_live_job(service: ServiceDep, job: Annotated[str, Path()]) -> LiveJob:
+    live = service.jobs.get(job)
+    if live is None:
+        raise ProblemError(404, "no report of this job has arrived", field="job")
+    return live
+
+
+LiveJobDep = Annotated[LiveJob, Depends(get_live_job)]
+
+
+def json_response(view: Any) -> Response:
+    return Response(msgspec.json.encode(view), media_type="application/json")
+
+
+def content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def read_body(request: Request, limit_bytes: int, timeout_s: float) -> bytes:
+    """Return the body; refuse one that is too large or too slow before all of it is here."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit_bytes:
+                    raise ProblemError(413, f"the body is larger than {limit_bytes} bytes")
+    except TimeoutError:
+        raise ProblemError(408, f"the body did not arrive within {timeout_s:g} s") from None
+    return bytes(body)

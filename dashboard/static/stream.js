@@ -1,0 +1,82 @@
+// The live connection: server-sent events, polling where those fail, nothing while out of sight.
+
+const KINDS = ["step", "model", "policy", "mode", "ranks"];
+const POLL_MS = 5_000;
+const RETRY_MS = 30_000;
+const MAX_ERRORS = 3;
+// A proxy may hold the stream back for ever; the page must not stay empty for that.
+const OPEN_WITHIN_MS = 2_000;
+
+// States: connecting, live, reconnecting, polling, paused.
+export class Stream {
+  // handlers: event(kind, data), refetch(), state(name).
+  constructor(url, handlers) {
+    this.url = url;
+    this.handlers = handlers;
+    this.source = null;
+    this.timers = [];
+    this.late = null;
+    this.errors = 0;
+  }
+
+  start() {
+    // A hidden tab would hold one of the browser's six connections to this host for nobody.
+    document.addEventListener("visibilitychange", () => this.follow());
+    this.follow();
+  }
+
+  follow() {
+    this.stop();
+    if (document.hidden) this.handlers.state("paused");
+    else this.connect("connecting");
+  }
+
+  stop() {
+    this.source?.close();
+    this.source = null;
+    clearTimeout(this.late);
+    for (const timer of this.timers.splice(0)) clearInterval(timer);
+  }
+
+  connect(state) {
+    this.errors = 0;
+    this.handlers.state(state);
+    this.source?.close();
+    const source = new EventSource(this.url);
+    this.source = source;
+    this.late = setTimeout(() => this.handlers.refetch(), OPEN_WITHIN_MS);
+    // Fetching after the stream is open leaves no gap; a replayed step overwrites itself.
+    source.addEventListener("open", () => this.handlers.refetch(), { once: true });
+    source.addEventListener("open", () => this.opened());
+    source.addEventListener("error", () => this.failed(source));
+    source.addEventListener("resync", () => this.handlers.refetch());
+    for (const kind of KINDS) {
+      source.addEventListener(kind, (event) => this.handlers.event(kind, JSON.parse(event.data)));
+    }
+  }
+
+  opened() {
+    this.errors = 0;
+    clearTimeout(this.late);
+    for (const timer of this.timers.splice(0)) clearInterval(timer);
+    this.handlers.state("live");
+  }
+
+  failed(source) {
+    this.errors += 1;
+    const over = source.readyState === EventSource.CLOSED || this.errors >= MAX_ERRORS;
+    if (!over) this.handlers.state("reconnecting");
+    else if (this.timers.length === 0) this.poll();
+    else source.close();
+  }
+
+  poll() {
+    this.source.close();
+    this.handlers.state("polling");
+    this.handlers.refetch();
+    this.timers.push(
+      setInterval(() => this.handlers.refetch(), POLL_MS),
+      setInterval(() => this.connect("polling"), RETRY_MS),
+    );
+  }
+}

@@ -1,0 +1,127 @@
+"""Balancers that misbehave as told: real HTTP servers on loopback, and a way to wait."""
+
+import contextlib
+import http.server
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+ACCEPTED = b'{"accepted": true, "duplicate": false}'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the server was asked."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What the server says: an HTTP answer, or ``raw`` bytes in its place.
+
+    With ``gap_s`` the bytes go out one by one; ``hang`` says nothing and keeps the connection.
+    """
+
+    status: int = 202
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = ACCEPTED
+    raw: bytes | None = None
+    gap_s: float = 0.0
+    hang: bool = False
+
+    def encode(self) -> bytes:
+        if self.raw is not None:
+            return self.raw
+        headers = {"Content-Length": str(len(self.body)), **self.headers}
+        lines = [f"HTTP/1.1 {self.status} Said", *(f"{k}: {v}" for k, v in headers.items())]
+        return "\r\n".join([*lines, "", ""]).encode() + self.body
+
+
+class ToldBalancer:
+    """A server that answers each request by ``answer(request)`` and keeps the requests."""
+
+    def __init__(self, answer: Callable[[Request], Reply]) -> None:
+        self.answer = answer
+        self.requests: list[Request] = []
+        self.closing = threading.Event()
+        owner = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                owner._handle(self)
+
+            do_GET = do_POST  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def asked(self, method: str) -> list[Request]:
+        """Return the requests of a method so far."""
+        return [request for request in self.requests if request.method == method]
+
+    def __enter__(self) -> "ToldBalancer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _handle(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+        body = handler.rfile.read(int(handler.headers.get("content-length", 0)))
+        headers = {name.lower(): value for name, value in handler.headers.items()}
+        request = Request(method=handler.command, path=handler.path, headers=headers, body=body)
+        self.requests.append(request)
+        reply = self.answer(request)
+        with contextlib.suppress(OSError):  # the agent may have hung up
+            if reply.hang:
+                self.closing.wait(30)
+            elif reply.gap_s:
+                for byte in reply.encode():
+                    handler.wfile.write(bytes([byte]))
+                    if self.closing.wait(reply.gap_s):
+                        break
+            else:
+                handler.wfile.write(reply.encode())
+        if reply.hang or reply.gap_s or reply.raw is not None:
+            handler.close_connection = True
+
+
+def by_method(*, post: Reply, get: Reply) -> Callable[[Request], Reply]:
+    """Answer reports with one reply and policy polls with another."""
+    return lambda request: post if request.method == "POST" else get
+
+
+NO_JOB = Reply(status=404, body=b"{}")
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    """Poll until the condition holds; return whether it did within the timeout."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@contextlib.contextmanager
+def no_thread_left() -> Iterator[None]:
+    """Assert that no thread of the agent outlives the block."""
+    yield
+
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("libra-")]

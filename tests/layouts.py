@@ -1,0 +1,22 @@
+"""Layouts for tests of what watches the operator."""
+
+from libra.attention.cost import TileCost
+from libra.attention.layout import BatchLayout, make_layout
+from libra.attention.plan import PlanSettings
+
+
+def two_sequence_layout(
+    *, step: int, micro_batch: int = 0, place: int = 0, policy_version: int = 0
+) -> BatchLayout:
+    """Return a cell of two sequences: one long document against four short."""
+    return make_layout(
+        [[512], [128, 128, 128, 128]],
+        place,
+        tokens=512,
+        cost=TileCost.from_seconds((0.0, 0.0, 0.0, 1e-9)),
+        settings=PlanSettings(),
+        step=step,
+        micro_batch=micro_batch,
+        policy_version=policy_version,
+        policy_checksum="0" * 16,
+    )

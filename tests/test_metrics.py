@@ -1,0 +1,140 @@
+"""Prometheus itself reads the metrics, finds nothing to complain about, and no dead series."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from libra.balancer.metrics import ServiceCollector
+from libra.balancer.service import Service
+from libra.balancer.settings import ServiceSettings
+from libra.balancer.store import Store
+from libra.balancer.wire import encode_report
+from tests.running import RunningBalancer, make_report, wait_for
+
+
+def program(name: str) -> str:
+    """Return the path of a program; its absence is a failure where CI runs."""
+    path = shutil.which(name)
+    if path is None and "CI" not in os.environ:
+        pytest.skip(f"{name} is not installed")
+    assert path is not None, f"{name} is not installed"
+    return path
+
+
+def report_steps(balancer: RunningBalancer, job: str, number: int = 4) -> None:
+    for sequence in range(number):
+        for rank in range(2):
+            report = make_report(job, sequence=sequence, rank=rank)
+            assert balancer.send(report).status_code == 202
+
+
+def test_promtool_has_no_complaint(balancer: RunningBalancer, job: str) -> None:
+    """Names, units, help and types are as Prometheus wants them."""
+    report_steps(balancer, job)
+    result = subprocess.run(
+        [program("promtool"), "check", "metrics"],
+        input=balancer.client.get("/metrics").text,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_prometheus_scrapes_it(balancer: RunningBalancer, job: str, tmp_path: Path) -> None:
+    """A real server takes the page, and a query finds the job under its own label."""
+    report_steps(balancer, job)
+    config = tmp_path / "prometheus.yml"
+    target = balancer.url.removeprefix("http://")
+    config.write_text(
+        "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
+        f"scrape_configs: [{{job_name: libra, static_configs: [{{targets: ['{target}']}}]}}]\n"
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [program("prometheus"), f"--config.file={config}", f"--web.listen-address={address}"]
+    query = f'libra_step_skew_ratio{{job="libra",job_id="{job}"}}'
+
+    def ask() -> list[dict[str, list[str]]]:
+        try:
+            url = f"http://{address}/api/v1/query"
+            answer = httpx.get(url, params={"query": query}, timeout=5).raise_for_status()
+        except httpx.HTTPError:
+            return []
+        return list(answer.json()["data"]["result"])
+
+    log = (tmp_path / "prometheus.log").open("w")
+    with (
+        log,
+        subprocess.Popen(
+            [*command, f"--storage.tsdb.path={tmp_path / 'data'}"], stdout=log, stderr=log
+        ) as process,
+    ):
+        try:
+            (sample,) = wait_for(ask, timeout_s=60)
+        finally:
+            process.kill()
+
+    assert float(sample["value"][1]) == balancer.view(job)["skew"]
+
+
+def test_a_job_that_ended_leaves_no_series(tmp_path: Path) -> None:
+    """A quarter of an hour after its last report a job is only a number among the finished."""
+    now_s = 1_000_000.0
+
+    async def fill(service: Service) -> None:
+        for rank in range(2):
+            report = make_report("ended", rank=rank)
+            await service.report(report, encode_report(report))
+
+    path = tmp_path / "s.sqlite"
+    service = Service(Store(path), ServiceSettings(store=path), clock=lambda: now_s)
+    registry = CollectorRegistry()
+    registry.register(ServiceCollector(service))
+    asyncio.run(fill(service))
+    pages = []
+    for age_s in (0, 31, 901):
+        now_s = 1_000_000.0 + age_s
+        pages.append(generate_latest(registry).decode())
+    service.store.close()
+
+    for page, state in zip(pages, ("active", "stale", "finished"), strict=True):
+        assert f'libra_jobs{{state="{state}"}} 1.0' in page
+    assert 'libra_job_last_report_timestamp_seconds{job_id="ended"} 1e+06' in pages[1]
+    assert 'job_id="ended"' not in pages[2]
+
+
+def test_refused_reports_are_counted_by_reason(balancer: RunningBalancer, job: str) -> None:
+    """Each reason has a series from the start, and moves by one."""
+
+    def count() -> float:
+        name = 'libra_reports_total{result="wrong_job"} '
+        page = balancer.client.get("/metrics").text
+        return float(page.partition(name)[2].split()[0])
+
+    before = count()
+    balancer.client.post(
+        f"/api/v1/jobs/{job}/reports",
+        content=encode_report(make_report("other")),
+        headers={"Content-Type": "application/msgpack"},
+    )
+
+    assert count() == before + 1
+
+
+def test_the_collector_lists_no_ranks(balancer: RunningBalancer, job: str) -> None:
+    """A job's series do not grow with its ranks: no label names one."""
+    report_steps(balancer, job)
+    page = balancer.client.get("/metrics").text
+
+    assert f'libra_rank_cost_seconds{{job_id="{job}",stat="max"}}' in page
+    assert "rank=" not in page

@@ -1,0 +1,243 @@
+"""What the meter saw reaches the balancer once and in order, or is counted as lost."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from libra.agent.background import Background
+from libra.agent.channel import Channel
+from libra.agent.meter import StepMeter
+from libra.agent.reporter import Reporter
+from libra.agent.settings import AgentSettings
+from libra.balancer.wire import Report, StepTotals, decode_report
+from tests.balancers import Reply, Request, ToldBalancer, eventually
+from tests.layouts import two_sequence_layout
+from tests.test_meter import FORWARD, note
+
+
+def totals(step: int) -> StepTotals:
+    return StepTotals(
+        step=step, policy_version=0, seconds=1.0, kernels=[], home_features=(1.0, 1.0, 1.0, 1.0)
+    )
+
+
+def settings(url: str, **changes: Any) -> AgentSettings:
+    """Return settings with a quick pace."""
+    quick = {"interval_s": 0.02, "first_retry_s": 0.02, "max_retry_s": 0.1, "timeout_s": 5.0}
+    return AgentSettings(balancer=url, job="job", world_size=4, rank=2, **{**quick, **changes})
+
+
+@contextlib.contextmanager
+def reporting(url: str, meter: StepMeter | None = None, **changes: Any) -> Iterator[Reporter]:
+    """Run a reporter on a thread of its own; flush it at the end."""
+    channel = Channel(url)
+    reporter = Reporter(settings(url, **changes), meter or StepMeter(), channel)
+
+    async def last() -> None:
+        try:
+            await reporter.flush()
+        finally:
+            await channel.close()
+
+    background = Background(reporter.run, last=last)
+    background.start()
+    try:
+        yield reporter
+    finally:
+        assert background.stop(10.0)
+
+
+def reports(balancer: ToldBalancer) -> list[Report]:
+    return [decode_report(request.body) for request in balancer.asked("POST")]
+
+
+def steps(balancer: ToldBalancer) -> list[int]:
+    return [step.step for report in reports(balancer) for step in report.steps]
+
+
+class Failing:
+    """Answer the first ``times`` requests with a failure, then accept."""
+
+    def __init__(self, failure: Reply, times: int) -> None:
+        self.failure = failure
+        self.left = times
+
+    def __call__(self, request: Request) -> Reply:
+        self.left -= 1
+        return self.failure if self.left >= 0 else Reply()
+
+
+def test_steps_and_moments_arrive_with_who_sent_them() -> None:
+    """A report carries job, rank and what both the ring and the meter hold."""
+    meter = StepMeter()
+    meter.begin(two_sequence_layout(step=0))
+    note(meter, (1, 2, 3, 4))
+    meter.end_step()
+    with (
+        ToldBalancer(lambda _: Reply()) as balancer,
+        reporting(balancer.url, meter) as reporter,
+    ):
+        reporter.push(totals(1))
+        reporter.push(totals(2))
+        assert eventually(lambda: steps(balancer) == [1, 2])
+
+    first = reports(balancer)[0]
+    assert (first.job, first.rank, first.world_size, first.sequence) == ("job", 2, 4, 1)
+    assert [(m.kind, m.sums[0], m.points[0][:4]) for m in first.moments] == [
+        (FORWARD, 1.0, (1.0, 2.0, 3.0, 4.0))
+    ]
+    assert balancer.requests[0].path == "/api/v1/jobs/job/reports"
+    assert balancer.requests[0].headers["content-type"] == "application/msgpack"
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Reply(status=500),
+        Reply(status=503),
+        Reply(status=429, headers={"Retry-After": "0"}),
+        Reply(status=202, body=b"<html>not a balancer</html>"),
+        Reply(status=200),
+        Reply(status=302, headers={"Location": "/elsewhere"}),
+        Reply(raw=b""),
+        Reply(raw=b"\x00\xffgarbage\r\n\r\n"),
+        Reply(raw=b"HTTP/1.1 202 Said\r\nContent-Length: 100\r\n\r\n{"),
+    ],
+    ids=["500", "503", "429", "202-html", "200", "302", "cut", "garbage", "short"],
+)
+def test_a_failed_report_is_sent_again_unchanged(failure: Reply) -> None:
+    """Retries are byte for byte the same under one sequence number; news waits for its turn."""
+    with (
+        ToldBalancer(Failing(failure, times=2)) as balancer,
+        reporting(balancer.url) as reporter,
+    ):
+        reporter.push(totals(1))
+        assert eventually(lambda: len(balancer.requests) >= 1)
+        reporter.push(totals(2))
+        assert eventually(lambda: reporter.unsent_steps == 0)
+
+    first, *_ = bodies = [request.body for request in balancer.asked("POST")]
+    assert bodies[:3] == [first] * 3
+    assert sorted({report.sequence for report in reports(balancer)[2:]}) == list(
+        range(1, len(bodies) - 1)
+    )
+    assert sorted(set(steps(balancer))) == [1, 2]
+    assert reporter.dropped == 0
+
+
+@pytest.mark.fault
+def test_an_outage_loses_nothing_that_the_ring_can_hold() -> None:
+    """Steps of an outage arrive after it, each once, in order."""
+    outage = threading.Event()
+    outage.set()
+    accepted: list[int] = []
+
+    def answer(request: Request) -> Reply:
+        if outage.is_set():
+            return Reply(status=500)
+        accepted.extend(step.step for step in decode_report(request.body).steps)
+        return Reply()
+
+    with ToldBalancer(answer) as balancer, reporting(balancer.url) as reporter:
+        for step in range(100):
+            reporter.push(totals(step))
+        assert eventually(lambda: len(balancer.requests) >= 2)
+        outage.clear()
+        assert eventually(lambda: reporter.unsent_steps == 0)
+
+    assert accepted == list(range(100))
+
+
+@pytest.mark.fault
+def test_a_full_ring_drops_the_oldest_and_counts_them() -> None:
+    """A long outage keeps the newest steps, and the next report says how many are gone."""
+    with ToldBalancer(lambda _: Reply()) as balancer:
+        reporter = Reporter(settings(balancer.url, ring_steps=8), StepMeter(), Channel("http://x"))
+        for step in range(20):
+            reporter.push(totals(step))
+
+        assert reporter.dropped == 12
+        assert reporter.unsent_steps == 8
+        with reporting(balancer.url, ring_steps=8) as late:
+            for step in range(20):
+                late.push(totals(step))
+
+        assert steps(balancer)[-1] == 19
+        assert reports(balancer)[-1].dropped == 20 - len(steps(balancer))
+
+
+@pytest.mark.fault
+def test_a_refused_report_is_dropped_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A report that can never be accepted does not block those after it."""
+    refusal = Reply(status=422, body=b'{"field": "$.steps"}')
+    with (
+        ToldBalancer(Failing(refusal, times=2)) as balancer,
+        reporting(balancer.url) as reporter,
+    ):
+        for step in range(3):
+            reporter.push(totals(step))
+            assert eventually(lambda: reporter.unsent_steps == 0)
+
+    assert [report.sequence for report in reports(balancer)[:3]] == [1, 2, 3]
+    assert reporter.refused == 2
+    assert reporter.dropped == sum(len(report.steps) for report in reports(balancer)[:2])
+    assert caplog.text.count("refused report") == 1
+    assert '{"field": "$.steps"}' in caplog.text
+
+
+@pytest.mark.fault
+def test_retry_after_is_heeded_within_bounds() -> None:
+    """A balancer that asks for an hour is asked again after ``max_retry_s``."""
+    busy = Reply(status=429, headers={"Retry-After": "3600"})
+    with (
+        ToldBalancer(Failing(busy, times=1)) as balancer,
+        reporting(balancer.url, max_retry_s=0.3, first_retry_s=0.01) as reporter,
+    ):
+        reporter.push(totals(1))
+        assert eventually(lambda: reporter.sent >= 1)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("reply", [Reply(hang=True), Reply(gap_s=0.1)], ids=["hung", "trickle"])
+def test_the_deadline_covers_the_whole_exchange(reply: Reply) -> None:
+    """A balancer that is silent, or trickles byte by byte, is left at the deadline."""
+    with (
+        ToldBalancer(Failing(reply, times=1)) as balancer,
+        reporting(balancer.url, timeout_s=0.3) as reporter,
+    ):
+        reporter.push(totals(1))
+        assert eventually(lambda: reporter.sent >= 1)
+
+
+@pytest.mark.fault
+def test_an_endless_answer_is_cut() -> None:
+    """A balancer that never stops talking costs a bounded amount of memory."""
+    flood = Reply(raw=b"HTTP/1.1 202 Said\r\nContent-Length: 5000000\r\n\r\n" + b"x" * 5_000_000)
+    with ToldBalancer(Failing(flood, times=1)) as balancer, reporting(balancer.url) as reporter:
+        assert eventually(lambda: reporter.sent >= 1)
+
+
+def test_closing_sends_what_is_left() -> None:
+    """Steps that were pushed just before the end are in the last report."""
+    with (
+        ToldBalancer(lambda _: Reply()) as balancer,
+        reporting(balancer.url, interval_s=3600.0) as reporter,
+    ):
+        for step in range(5):
+            reporter.push(totals(step))
+
+    assert steps(balancer) == list(range(5))
+
+
+def test_a_quiet_rank_says_little() -> None:
+    """Without news the balancer hears of a rank now and then, not at every interval."""
+    with (
+        ToldBalancer(lambda _: Reply()) as balancer,
+        reporting(balancer.url, interval_s=0.01) as reporter,
+    ):
+        assert eventually(lambda: reporter.sent == 1)
+        assert not eventually(lambda: len(balancer.requests) > 1, timeout_s=0.3)

@@ -1,0 +1,179 @@
+"""Steps are put together whatever the order, and what waits is bounded."""
+
+import numpy as np
+import pytest
+
+from libra.balancer.steps import (
+    CLOSE_AFTER_STEPS,
+    MAX_INCOMPLETE_STEPS,
+    MAX_PENDING_STEPS,
+    RECENT_STEPS,
+    RING_STEPS,
+    StepLog,
+    StepRecord,
+)
+from libra.balancer.wire import KernelTotals, StepTotals
+from tests.simulated_job import BACKWARD, FORWARD
+
+
+def totals(step: int, seconds: float = 1.0, *, version: int = 0) -> StepTotals:
+    """Return a step of one rank that spent ``seconds`` in each direction."""
+    features = (1.0, 10.0 * seconds, 10.0 * seconds, 100.0 * seconds)
+    return StepTotals(
+        step=step,
+        policy_version=version,
+        seconds=4 * seconds,
+        kernels=[
+            KernelTotals(kind=kind, features=features, seconds=seconds)
+            for kind in (FORWARD, BACKWARD)
+        ],
+        home_features=features,
+        sent_bytes=7,
+        wait_seconds=1.0,
+    )
+
+
+def started(world_size: int = 2, attempt: int = 0) -> StepLog:
+    log = StepLog()
+    log.begin_attempt(attempt, world_size)
+    return log
+
+
+def finish(log: StepLog, step: int) -> StepRecord:
+    """Complete a step and return its record."""
+    record = [log.add(rank, totals(step)) for rank in range(log.world_size)][-1]
+    assert record is not None
+    return record
+
+
+def test_a_step_is_complete_when_all_ranks_reported() -> None:
+    log = started(3)
+
+    assert log.add(2, totals(5, 3.0)) is None
+    assert log.add(0, totals(5, 1.0)) is None
+    record = log.add(1, totals(5, 2.0))
+
+    assert record is not None
+    assert record.step == 5
+    assert record.kernel_seconds.tolist() == [2.0, 4.0, 6.0]
+    assert record.skew == pytest.approx(1.5)
+    assert record.slowdown.tolist() == pytest.approx([0.5, 1.0, 1.5])
+    assert record.step_seconds == 12.0
+    assert (record.sent_bytes, record.wait_seconds, record.wait_share) == (21, 1.0, 0.25)
+    assert log.pending == {}
+
+
+def test_prices_follow_actual_and_home_features() -> None:
+    log = started(2)
+    log.add(0, totals(0, 1.0))
+    record = log.add(1, totals(0, 3.0))
+    assert record is not None
+    assert record.predicted_skew is None
+
+    record.price(np.array([[0, 0, 0, 1.0], [0, 0, 0, 2.0]]), np.array([0, 1.0, 0, 0]))
+
+    assert record.predicted_seconds is not None
+    assert record.predicted_seconds.tolist() == [300.0, 900.0]
+    assert record.predicted_skew == pytest.approx(1.5)
+    assert record.home_skew == pytest.approx(1.5)
+
+
+def test_steps_complete_out_of_order_and_stay_sorted() -> None:
+    log = started()
+    for step in (3, 1, 2):
+        finish(log, step)
+
+    assert [record.step for record in log.records] == [1, 2, 3]
+    assert log.newest == 3
+
+
+def test_a_rank_that_repeats_a_step_changes_nothing() -> None:
+    log = started()
+    log.add(0, totals(1, 1.0))
+    log.add(0, totals(1, 9.0))
+    record = log.add(1, totals(1, 1.0))
+    again = log.add(0, totals(1, 5.0))
+
+    assert record is not None
+    assert record.kernel_seconds.tolist() == [2.0, 2.0]
+    assert again is None
+    assert log.pending == {}
+    assert log.complete == 1
+
+
+def test_policy_versions_that_differ_are_no_agreement() -> None:
+    log = started()
+    log.add(0, totals(1, version=2))
+    record = log.add(1, totals(1, version=1))
+
+    assert record is not None
+    assert (record.policy_version, record.agreed) == (1, False)
+
+
+def test_a_step_that_lags_is_closed_and_names_the_missing_ranks() -> None:
+    log = started(3)
+    log.add(1, totals(0))
+    for step in range(1, CLOSE_AFTER_STEPS):
+        finish(log, step)
+    assert log.incomplete == 0
+
+    finish(log, CLOSE_AFTER_STEPS)
+
+    assert log.incomplete == 1
+    assert (log.given_up[0].step, log.given_up[0].missing) == (0, (0, 2))
+    assert log.pending == {}
+    assert log.add(0, totals(0)) is None
+    assert log.pending == {}
+
+
+def test_all_is_bounded_however_ranks_report() -> None:
+    """A rank whose step numbers run wild costs bounded memory and evicts no honest step."""
+    log = started()
+    log.add(0, totals(10))
+    for wild in range(MAX_PENDING_STEPS + 100):
+        log.add(1, totals(1_000_000 + wild))
+
+    assert len(log.pending) == MAX_PENDING_STEPS
+    assert len(log.given_up) == MAX_INCOMPLETE_STEPS
+    assert log.incomplete == 101
+    assert log.add(1, totals(10)) is not None
+
+
+def test_the_ring_keeps_the_newest_and_only_recent_ones_keep_features() -> None:
+    log = started(1)
+    for step in range(RING_STEPS + 10):
+        finish(log, step)
+
+    assert [log.records[0].step, log.records[-1].step] == [10, RING_STEPS + 9]
+    assert len(log.records) == RING_STEPS
+    assert sum(record.features is not None for record in log.records) == RECENT_STEPS
+    assert len(log.recent()) == RECENT_STEPS
+    assert log.complete == RING_STEPS + 10
+
+
+def test_a_new_attempt_drops_pending_and_replaces_what_it_does_again() -> None:
+    log = started()
+    for step in range(10):
+        finish(log, step)
+    log.add(0, totals(10))
+
+    log.begin_attempt(1, 3)
+    assert log.pending == {}
+    assert log.recent() == []
+    for step in (6, 7):
+        finish(log, step)
+
+    assert [r.step for r in log.records] == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert [r.step for r in log.current(100)] == [6, 7]
+    assert {len(r.kernel_seconds) for r in log.current(100)} == {3}
+
+
+def test_ranks_without_kernels_are_even() -> None:
+    log = started(1)
+    idle = StepTotals(
+        step=0, policy_version=0, seconds=0.0, kernels=[], home_features=(0.0, 0.0, 0.0, 0.0)
+    )
+    record = log.add(0, idle)
+
+    assert record is not None
+    assert (record.skew, record.wait_share) == (1.0, 0.0)
