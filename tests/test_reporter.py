@@ -211,6 +211,7 @@ def test_the_deadline_covers_the_whole_exchange(reply: Reply) -> None:
     ):
         reporter.push(totals(1))
         assert eventually(lambda: reporter.sent >= 1)
+        assert len(balancer.requests) >= 2
 
 
 @pytest.mark.fault
