@@ -23,6 +23,7 @@ class TileKernel(Protocol):
         self, q: Tensor, k: Tensor, v: Tensor, row_begin: int, scale: float
     ) -> tuple[Tensor, Tensor]:
         """Return out [r, H, D] and log-sum-exp [H, r] of q [r, H, D], k and v [row_end, G, D]."""
+        ...
 
     def backward(
         self,
@@ -36,6 +37,7 @@ class TileKernel(Protocol):
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return dq, dk and dv, shaped as q, k and v."""
+        ...
 
 
 def choose_kernel(device: torch.device) -> TileKernel:

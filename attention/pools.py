@@ -1,5 +1,7 @@
 """The process groups of a pooled job, made once from the user's own device mesh."""
 
+from typing import cast
+
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -56,6 +58,6 @@ class SequencePools:
                 members = ranks[pool * size : (pool + 1) * size, cp_rank].tolist()
                 group = dist.new_group(members, backend=backend)
                 if (pool, cp_rank) == (self.pool, self.cp_rank):
-                    own = group
+                    own = cast(dist.ProcessGroup, group)
         assert own is not None
         return own

@@ -190,7 +190,7 @@ class Demo:
         if self.settings.json:
             self.settings.json.write_text(json.dumps(summary, indent=2) + "\n")
         if self.settings.plot:
-            from libra.examples.plot import plot_pairs  # noqa: PLC0415  slow to import
+            from libra.examples.plot import plot_pairs
 
             plot_pairs(pairs, self.settings.plot)
         print_report(self.console, summary, model)

@@ -60,7 +60,7 @@ def test_the_bound_knows_a_sequence_too_large_to_even_out() -> None:
 
 
 def test_long_tails_come_out_even() -> None:
-    """64 long-tailed sequences in 8 pools are half a percent above what is possible, and 2 % at worst."""
+    """64 long-tailed sequences in 8 pools are within 0.5 % of the bound, 2 % at worst."""
     rng = np.random.default_rng(0)
     placed = [place((rng.lognormal(0, 1, 64) * 1e9).astype(np.int64), 8) for _ in range(50)]
 
