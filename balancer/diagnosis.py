@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from libra.balancer.speeds import RankSpeed
 from libra.balancer.state import JobSettings, JobState
 from libra.balancer.steps import RECENT_STEPS, StepRecord
 
@@ -10,12 +9,12 @@ from libra.balancer.steps import RECENT_STEPS, StepRecord
 _EVEN_SKEW = 1.05
 
 
-def diagnose(state: JobState, speeds: list[RankSpeed], settings: JobSettings) -> str:
+def diagnose(state: JobState, settings: JobSettings) -> str:
     """Return the sentence; a slow rank comes before uneven data, for it is the one to repair."""
     records = state.log.current(RECENT_STEPS)
     if len(records) < settings.decide.min_steps:
         return _too_little(state, len(records), settings)
-    slow = _slowest(state, speeds, settings)
+    slow = _slowest(state, settings)
     if slow:
         return slow
     skew = float(np.mean([r.skew for r in records]))
@@ -32,12 +31,12 @@ def _too_little(state: JobState, steps: int, settings: JobSettings) -> str:
     )
 
 
-def _slowest(state: JobState, speeds: list[RankSpeed], settings: JobSettings) -> str | None:
-    slow = [(s.speed(settings.decide.speeds), rank) for rank, s in enumerate(speeds)]
+def _slowest(state: JobState, settings: JobSettings) -> str | None:
+    slow = [(s.speed(settings.decide.speeds), rank) for rank, s in enumerate(state.speeds)]
     speed, rank = min(slow, default=(1.0, 0))
     if speed >= 1.0:
         return None
-    info, evidence = state.ranks.get(rank), speeds[rank]
+    info, evidence = state.ranks.get(rank), state.speeds[rank]
     where = f" on {info.node}" if info else ""
     return (
         f"Slow rank: rank {rank}{where} runs at {speed:.2f} of the typical speed "

@@ -45,14 +45,17 @@ class KindFit(msgspec.Struct, eq=False, kw_only=True):
         """Sum of |y - prediction| over sum of y, None before a measured model was judged."""
         return self.missed_seconds / self.judged_seconds if self.judged_seconds > 0 else None
 
-    def judge(self, points: Sequence[Point]) -> None:
-        """Predict points that the model has not learned from yet."""
+    def judge(self, points: Sequence[Point], speed: float) -> None:
+        """Predict points that the model has not learned from yet, of a rank of this speed.
+
+        Plans take speeds into account too: a slow rank is no error of the model.
+        """
         if not points or self.model.source_ == "prior":
             return
         table = np.asarray(points, dtype=np.float64)
         seconds = table[:, -1]
         kept = (1 - 1 / _ERROR_POINTS) ** len(points)
-        missed = float(np.abs(seconds - self.model.predict(table[:, :-1])).sum())
+        missed = float(np.abs(seconds - self.model.predict(table[:, :-1]) / speed).sum())
         self.missed_seconds = kept * self.missed_seconds + missed
         self.judged_seconds = kept * self.judged_seconds + float(seconds.sum())
 
@@ -77,7 +80,7 @@ class KernelFits(msgspec.Struct, eq=False, kw_only=True):
     def has_room(self, report: Report) -> bool:
         return len(_kinds(report) | {fit.kind: None for fit in self.fits}) <= MAX_KINDS
 
-    def learn(self, report: Report) -> None:
+    def learn(self, report: Report, *, speed: float) -> None:
         """Judge and fold in a report's kernel calls, as old as the newest step it tells of."""
         for kind in _kinds(report):
             if self.find(kind) is None:
@@ -86,7 +89,7 @@ class KernelFits(msgspec.Struct, eq=False, kw_only=True):
         for moments in report.moments:
             fit = self.find(moments.kind)
             assert fit is not None
-            fit.judge(moments.points)
+            fit.judge(moments.points, speed)
             fit.learn(moments, age)
 
     def advance(self, step: int) -> None:

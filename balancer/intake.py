@@ -4,6 +4,7 @@ A step's prediction is made here, with the model of that moment.
 """
 
 from libra.balancer.dedupe import AgentState
+from libra.balancer.speeds import RankSpeed, SpeedSettings
 from libra.balancer.state import JobState, RankInfo
 from libra.balancer.steps import StepRecord
 from libra.balancer.wire import Report, ReportError, check_report
@@ -36,7 +37,7 @@ def is_duplicate(state: JobState, report: Report) -> bool:
     return same_attempt and agent is not None and agent.has(report.sequence)
 
 
-def fold(state: JobState, report: Report) -> list[StepRecord]:
+def fold(state: JobState, report: Report, settings: SpeedSettings) -> list[StepRecord]:
     """Fold in a checked report that is new; return the steps that it completes."""
     if not state.log.world_size or report.attempt > state.log.attempt:
         _begin_attempt(state, report)
@@ -45,7 +46,7 @@ def fold(state: JobState, report: Report) -> list[StepRecord]:
     state.ranks[report.rank] = RankInfo(
         rank=report.rank, node=report.node, dp=at.dp, cp=at.cp, pool=at.pool
     )
-    state.fits.learn(report)
+    state.fits.learn(report, speed=state.speeds[report.rank].speed(settings))
     added = [state.log.add(report.rank, totals) for totals in report.steps]
     completed = [record for record in added if record]
     for record in completed:
@@ -60,6 +61,7 @@ def fold(state: JobState, report: Report) -> list[StepRecord]:
 def _begin_attempt(state: JobState, report: Report) -> None:
     state.past_dropped = state.dropped
     state.agents, state.ranks = {}, {}
+    state.speeds = [RankSpeed()] * report.world_size
     state.log.begin_attempt(report.attempt, report.world_size)
     state.fits.restart_clock()
 

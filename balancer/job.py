@@ -82,7 +82,7 @@ class Job:
             return []
         state.counters.reports += 1
         known_rank = state.ranks.get(report.rank)
-        completed = intake.fold(state, report)
+        completed = intake.fold(state, report, self.settings.decide.speeds)
         rank_is_new = state.ranks[report.rank] != known_rank
         return self._follow_up(completed, rank_is_new, now_s)
 
@@ -117,13 +117,13 @@ class Job:
         return job
 
     def summary(self, now_s: float) -> views.View:
-        return views.summary_view(self._state, self.settings, self._speeds, self._decision, now_s)
+        return views.summary_view(self._state, self.settings, self._decision, now_s)
 
     def skew(self, last: int = 600) -> views.View:
         return views.skew_view(self._state, last)
 
     def ranks(self, last: int = 600) -> views.View:
-        return views.ranks_view(self._state, self.settings, self._speeds, last)
+        return views.ranks_view(self._state, self.settings, last)
 
     def model(self) -> views.View:
         return views.model_view(self._state)
@@ -139,12 +139,11 @@ class Job:
         self._think()
 
     def _think(self) -> None:
-        """Derive speeds and decision anew: both are functions of the state alone."""
+        """Decide anew; the decision is a function of the state alone."""
         state = self._state
-        self._speeds = measure_speeds(state)
         self._decision: Decision | None = None
         if state.mode != "frozen":
-            evidence = gather_evidence(state, self._speeds)
+            evidence = gather_evidence(state)
             self._decision = decide(evidence, state.policy, self.settings.decide)
 
     def _follow_up(
@@ -155,19 +154,20 @@ class Job:
         events = [Event(kind="step", data=views.step_row(record)) for record in completed]
         before = self._shown_speeds()
         if completed:
+            state.speeds = measure_speeds(state)
             self._think()
             model = views.model_view(state, points=False)
             events.append(Event(kind="model", data=model))
         # While ranks join one by one the list would be sent once for each of them.
         all_there = len(state.ranks) == state.log.world_size
         if (rank_is_new and all_there) or before != self._shown_speeds():
-            rows = views.rank_rows(state, self.settings, self._speeds)
+            rows = views.rank_rows(state, self.settings)
             events.append(Event(kind="ranks", data={"ranks": rows}))
         return events + (self._publish_decision(now_s) if completed else [])
 
     def _shown_speeds(self) -> dict[int, float]:
         """Return the speeds that differ from nominal, as exact as anyone looks."""
-        speeds = (speed.speed(self.settings.decide.speeds) for speed in self._speeds)
+        speeds = (speed.speed(self.settings.decide.speeds) for speed in self._state.speeds)
         return {rank: round(speed, 2) for rank, speed in enumerate(speeds) if speed != 1.0}
 
     def _publish_decision(self, now_s: float) -> list[Event]:

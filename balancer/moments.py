@@ -23,6 +23,8 @@ SECONDS_FLOOR = 1e-6
 
 # No observations of this house, however many, add up to more; squares stay far from overflow.
 _MAX_SUM = 1e60
+# Causal pairs a second: the fastest device does a thousandth of it.
+_MAX_RATE = 1e15
 # Rounding of a sum over many observations, relative to a matrix of unit diagonal.
 _ROUNDING = 1e-9
 
@@ -70,6 +72,8 @@ class Moments:
             return f"sums must lie in 0..{_MAX_SUM:g}"
         if self.count == 0 and self.sums.any():
             return "there are sums but no observations"
+        if (np.diagonal(self.gram) > _MAX_RATE * self.projection).any():
+            return f"kernels are said to do more than {_MAX_RATE:g} of a feature a second"
         joint = np.zeros((NUM_FEATURES + 1, NUM_FEATURES + 1))
         joint[:-1, :-1] = self.gram
         joint[-1, :-1] = joint[:-1, -1] = self.projection

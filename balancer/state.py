@@ -77,6 +77,7 @@ class JobState(msgspec.Struct, eq=False, kw_only=True):
         policy: the one in force; ``policies`` are those published, by version.
         published_at: how many steps were complete when it was published.
         ranks, agents: of this attempt; an agent is one process of a rank.
+        speeds: one a rank of this attempt, as of the newest complete step.
         past_dropped: what agents that are no longer kept had lost.
     """
 
@@ -90,6 +91,7 @@ class JobState(msgspec.Struct, eq=False, kw_only=True):
     published_at: int = 0
     ranks: dict[int, RankInfo] = {}
     agents: dict[str, AgentState] = {}
+    speeds: list[RankSpeed] = []
     counters: Counters = msgspec.field(default_factory=Counters)
     past_dropped: int = 0
     last_report_s: float | None = None
@@ -121,7 +123,7 @@ def measure_speeds(state: JobState) -> list[RankSpeed]:
     return rank_speeds(np.stack(predicted), np.stack(measured))
 
 
-def gather_evidence(state: JobState, speeds: list[RankSpeed]) -> Evidence:
+def gather_evidence(state: JobState) -> Evidence:
     """Return what a decision may look at."""
     kinds = [
         KindEvidence(
@@ -137,6 +139,6 @@ def gather_evidence(state: JobState, speeds: list[RankSpeed]) -> Evidence:
         kinds=kinds,
         coefficients=state.fits.tile_coefficients(),
         home_features=np.stack(home) if home else np.zeros(shape),
-        speeds=speeds,
+        speeds=state.speeds,
         steps_since_policy=state.log.complete - state.published_at,
     )

@@ -7,7 +7,6 @@ from libra.attention.cost import FEATURES
 from libra.balancer.decide import Decision, policy_coefficients
 from libra.balancer.diagnosis import diagnose
 from libra.balancer.fits import KindFit
-from libra.balancer.speeds import RankSpeed
 from libra.balancer.state import JobSettings, JobState, PolicyEntry
 from libra.balancer.steps import StepRecord
 
@@ -17,7 +16,6 @@ View = dict[str, Any]
 def summary_view(
     state: JobState,
     settings: JobSettings,
-    speeds: list[RankSpeed],
     decision: Decision | None,
     now_s: float,
 ) -> View:
@@ -47,8 +45,8 @@ def summary_view(
         "late": state.counters.late,
         "dropped": state.dropped,
         "incomplete_steps": state.log.incomplete,
+        "diagnosis": diagnose(state, settings),
         "wasted_seconds": state.log.wasted_seconds,
-        "diagnosis": diagnose(state, speeds, settings),
     }
 
 
@@ -64,17 +62,17 @@ def skew_view(state: JobState, last: int) -> View:
     }
 
 
-def ranks_view(state: JobState, settings: JobSettings, speeds: list[RankSpeed], last: int) -> View:
+def ranks_view(state: JobState, settings: JobSettings, last: int) -> View:
     """Return the ranks of the attempt, and their slowdown in its steps."""
     records = state.log.current(last)
     return {
         "steps": [r.step for r in records],
-        "ranks": rank_rows(state, settings, speeds),
+        "ranks": rank_rows(state, settings),
         "slowdown": [r.slowdown.tolist() for r in records],
     }
 
 
-def rank_rows(state: JobState, settings: JobSettings, speeds: list[RankSpeed]) -> list[View]:
+def rank_rows(state: JobState, settings: JobSettings) -> list[View]:
     newest = next(reversed(state.log.current(1)), None)
     return [
         {
@@ -83,9 +81,9 @@ def rank_rows(state: JobState, settings: JobSettings, speeds: list[RankSpeed]) -
             "dp": info.dp,
             "cp": info.cp,
             "pool": info.pool,
-            "speed": speeds[rank].speed(settings.decide.speeds) if rank < len(speeds) else 1.0,
-            "speed_steps": speeds[rank].steps if rank < len(speeds) else 0,
-            "speed_spread": speeds[rank].spread if rank < len(speeds) else 0.0,
+            "speed": state.speeds[rank].speed(settings.decide.speeds),
+            "speed_steps": state.speeds[rank].steps,
+            "speed_spread": state.speeds[rank].spread,
             "kernel_seconds": float(newest.kernel_seconds[rank]) if newest else None,
             "predicted_seconds": (
                 float(newest.predicted_seconds[rank])

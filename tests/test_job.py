@@ -128,6 +128,16 @@ def test_a_slow_rank_is_named_and_enters_the_policy() -> None:
     assert any(e.kind == "ranks" and e.data["ranks"][3]["speed"] < 0.8 for e in events)
 
 
+def test_one_slow_rank_of_two_does_not_pass_for_a_bad_model() -> None:
+    """The model is the typical rank's; a third of the error would be the slow rank's speed."""
+    job = Job("job", mode="adapt")
+    feed(job, SimulatedJob(world_size=2, slow=((1, 0.5),)).reports(range(120)))
+
+    assert all(kind["error"] < 0.25 for kind in job.model()["kinds"])
+    slow, fast = sorted(job.policy.speeds_permille)
+    assert fast / slow == pytest.approx(2.0, rel=0.1)
+
+
 def test_uneven_data_is_no_slow_rank() -> None:
     job = Job("job")
     feed(job, SimulatedJob(world_size=6).reports(range(30)))

@@ -134,7 +134,7 @@ def test_a_kernel_that_is_no_longer_called_keeps_its_fit() -> None:
     model = QuadraticCostModel(half_life_steps=1).fit(features, features @ np.full(4, 1e-6))
     before = model.predict(features)
 
-    model.forget(1e9)
+    model.forget(1e9).merge(Moments())
 
     assert model.source_ == "measured"
     np.testing.assert_allclose(model.predict(features), before, rtol=1e-6)
@@ -170,13 +170,14 @@ def test_refuses_nonsense(bad: float) -> None:
     assert model.num_observations_ == 0
 
 
-@given(seed=RNG_SEEDS, n=st.integers(0, 50), log_unit=st.floats(-8, 3))
+@given(seed=RNG_SEEDS, n=st.integers(0, 50), log_unit=st.floats(-13, -5))
 @settings(max_examples=50, deadline=None)
 def test_sums_of_real_observations_have_no_fault(seed: int, n: int, log_unit: float) -> None:
     rng = np.random.default_rng(seed)
     moments = Moments()
     for _ in range(3):
-        moments.add(draw_tiles(seed, n), 10**log_unit * rng.exponential(size=n))
+        features = draw_tiles(seed, n)
+        moments.add(features, 10**log_unit * features[:, -1] * rng.lognormal(size=n))
 
     assert moments.fault() is None
 
@@ -186,9 +187,19 @@ def test_sums_that_no_observations_can_have_are_found(place: int) -> None:
     """A gram matrix that is not positive semidefinite would poison the fit."""
     moments = Moments()
     moments.add(draw_tiles(4), draw_tiles(4) @ np.array([1e-5, 1e-7, 1e-7, 1e-9]))
-    moments.sums[place] *= 0.01 if place in (3, 7, 12) else 100.0
+    moments.sums[place] *= 0.01 if place in (3, 7, 12) else 20.0
 
     assert moments.fault() == "the second moments are not positive semidefinite"
+
+
+def test_a_rate_that_no_device_reaches_is_found() -> None:
+    """One such call would outweigh all honest ones in the fit."""
+    honest, absurd = Moments(), Moments()
+    honest.add([1.0, 64.0, 64.0, 2080.0], 1e-7)
+    absurd.add([1.0, 64.0, 64.0, 2.0**62], 1e-6)
+
+    assert honest.fault() is None
+    assert "of a feature a second" in (absurd.fault() or "")
 
 
 def test_sums_without_observations_and_huge_sums_are_found() -> None:
