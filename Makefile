@@ -27,7 +27,7 @@ check: .venv/dev.stamp ## linter, formatter, both type checkers, import rules
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-test: .venv/dev.stamp ## every test that needs no GPU (ARGS="tests/test_model.py -k rope")
+test: .venv/dev.stamp ## every test that needs no GPU (ARGS="tests/test_corpus.py -k tail")
 	tests/install-system-packages
 	$(BIN)/python -m pytest $(ARGS)
 
