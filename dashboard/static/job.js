@@ -71,9 +71,9 @@ export class JobPage {
     }
     const { step } = this.summary;
     if (!(await this.fetchSummary())) return;
-    // A proxy that holds back the stream looks like a quiet job; its newest step tells.
-    const behind = (this.summary.step ?? -1) > (this.history.last?.step ?? -1);
-    if (behind && step === this.summary.step) this.allIsOld();
+    // A step of the last round that no event has brought: the stream is broken or held back by a
+    // proxy, so this is polling.
+    if ((step ?? -1) > (this.history.last?.step ?? -1)) this.allIsOld();
     await this.fetchOld();
   }
 

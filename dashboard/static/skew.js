@@ -4,6 +4,13 @@ import { LineChart } from "./chart.js";
 import { byId, setState, setText, speakWhileFocused } from "./dom.js";
 import { formatRatio, formatSeconds } from "./format.js";
 
+// Even is 1, and a line there must not hide behind the axis. A floor under the span keeps noise of
+// a percent from filling the chart.
+function skewRange(highest) {
+  const span = Math.max(0.1, highest - 1);
+  return [1 - 0.03 * span, 1 + 1.08 * span];
+}
+
 export class SkewView {
   constructor() {
     this.section = byId("skew");
@@ -21,8 +28,7 @@ export class SkewView {
         { colour: "--measured", width: 2.5 },
         { colour: "--predicted", width: 1.5, dash: [6, 4] },
       ],
-      // Even is 1; a floor under the span keeps noise of a percent from filling the chart.
-      range: (_, highest) => [1, Math.max(1.1, 1 + 1.08 * ((highest ?? 1) - 1))],
+      range: (_, highest) => skewRange(highest ?? 1),
       marks: () => this.marks(),
       onCursor: (index) => this.describe(index),
     });

@@ -1,7 +1,6 @@
-// The live connection: server-sent events, polling where those fail, nothing while out of sight.
+// The live connection: server-sent events, tried again where those fail, none while out of sight.
 
 const KINDS = ["step", "model", "policy", "mode", "ranks"];
-const POLL_MS = 5_000;
 const RETRY_MS = 30_000;
 const MAX_ERRORS = 3;
 // A proxy may hold the stream back for ever; the page must not stay empty for that.
@@ -14,7 +13,7 @@ export class Stream {
     this.url = url;
     this.handlers = handlers;
     this.source = null;
-    this.timers = [];
+    this.retry = null;
     this.late = null;
     this.errors = 0;
   }
@@ -39,7 +38,8 @@ export class Stream {
 
   stopTimers() {
     clearTimeout(this.late);
-    for (const timer of this.timers.splice(0)) clearInterval(timer);
+    clearInterval(this.retry);
+    this.retry = null;
   }
 
   connect(state) {
@@ -70,18 +70,16 @@ export class Stream {
     this.errors += 1;
     const over = source.readyState === EventSource.CLOSED || this.errors >= MAX_ERRORS;
     if (over) this.poll();
-    else if (this.timers.length === 0) this.handlers.state("reconnecting");
+    else if (this.retry === null) this.handlers.state("reconnecting");
   }
 
+  // Without a stream the page's own rounds find steps that no event brought.
   poll() {
     this.source.close();
     clearTimeout(this.late);
-    if (this.timers.length > 0) return;
+    if (this.retry !== null) return;
     this.handlers.state("polling");
     this.handlers.refetch();
-    this.timers.push(
-      setInterval(() => this.handlers.refetch(), POLL_MS),
-      setInterval(() => this.connect("polling"), RETRY_MS),
-    );
+    this.retry = setInterval(() => this.connect("polling"), RETRY_MS);
   }
 }
