@@ -47,15 +47,23 @@ def fold(state: JobState, report: Report, settings: SpeedSettings) -> list[StepR
         rank=report.rank, node=report.node, dp=at.dp, cp=at.cp, pool=at.pool
     )
     state.fits.learn(report, speed=state.speeds[report.rank].speed(settings))
-    added = [state.log.add(report.rank, totals) for totals in report.steps]
-    completed = [record for record in added if record]
-    for record in completed:
-        assert record.features is not None
+    completed = []
+    for totals in report.steps:
+        # Priced one by one: an agent that catches up may bring more steps than keep features.
+        record = state.log.add(report.rank, totals)
+        if record:
+            _price(state, record)
+            completed.append(record)
+    return completed
+
+
+def _price(state: JobState, record: StepRecord) -> None:
+    # A step that completes long after its time has lost its features: it stays without prices.
+    if record.features is not None:
         per_kind = state.fits.coefficients(record.features.kinds)
         record.price(per_kind, state.fits.tile_coefficients())
-        state.fits.advance(record.step)
-        _note_first_step(state, record)
-    return completed
+    state.fits.advance(record.step)
+    _note_first_step(state, record)
 
 
 def _begin_attempt(state: JobState, report: Report) -> None:

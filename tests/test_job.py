@@ -434,3 +434,28 @@ def test_a_published_policy_is_stamped() -> None:
 
     assert (event.kind, event.data["version"], event.data["parent"]) == ("policy", 1, 0)
     assert (job.policy.version, job.policy.created_s, job.policy.reason) == (1, NOW_S, "by hand")
+
+
+def test_an_agent_that_catches_up_brings_many_steps_at_once() -> None:
+    """After an outage one report completes more steps than keep features; all are priced."""
+    simulated = SimulatedJob(world_size=2)
+    job = Job("job", mode="observe")
+    feed(job, simulated.reports(range(10)))
+    feed(job, simulated.reports(range(10, 90), batch=80))
+
+    shown = job.skew(600)
+    assert shown["steps"] == list(range(90))
+    assert None not in shown["predicted_skew"][10:]
+
+
+def test_a_step_that_completes_long_after_its_time_is_kept_without_a_price() -> None:
+    """One rank's report that comes 40 steps late completes its step and harms nothing."""
+    simulated = SimulatedJob(world_size=2)
+    job = Job("job", mode="observe")
+    reports = simulated.reports(range(60))
+    held = reports.pop(2 * 20 + 1)
+    feed(job, [*reports, held])
+
+    shown = job.skew(600)
+    assert shown["steps"] == list(range(60))
+    assert shown["predicted_skew"][20] is None
