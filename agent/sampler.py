@@ -29,11 +29,16 @@ Int64 = NDArray[np.int64]
 class Pools(Protocol):
     """What a sampler must know of ``SequencePools``: sizes and this rank's coordinates."""
 
-    shape: PoolShape
-    dp_rank: int
-    cp_rank: int
-    pool: int
-    place: int
+    @property
+    def shape(self) -> PoolShape: ...
+    @property
+    def dp_rank(self) -> int: ...
+    @property
+    def cp_rank(self) -> int: ...
+    @property
+    def pool(self) -> int: ...
+    @property
+    def place(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from libra.balancer import routes_jobs, routes_live, routes_reports, routes_site
 from libra.balancer.metrics import ServiceCollector
-from libra.balancer.problems import handle_problems
+from libra.balancer.problems import PROBLEM_RESPONSES, Problem, handle_problems
 from libra.balancer.service import Service
 from libra.balancer.version import libra_version
 from libra.balancer.wire import Report
@@ -60,6 +60,7 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        responses=PROBLEM_RESPONSES,
     )
     app.state.service = service
     app.state.registry = CollectorRegistry()
@@ -82,7 +83,7 @@ def _describe(app: FastAPI) -> None:
                 title=app.title, summary=app.summary, version=app.version, routes=app.routes
             )
             _, bodies = msgspec.json.schema_components(
-                [Report, routes_jobs.ModeChange],
+                [Report, routes_reports.Accepted, routes_jobs.ModeChange, Problem],
                 ref_template="#/components/schemas/{name}",
             )
             schema.setdefault("components", {}).setdefault("schemas", {}).update(bodies)

@@ -200,6 +200,8 @@ def _judge_successor(
         causes.append(f"predicted costs of ranks changed by {change:.1%}")
     if moved[rank] > settings.min_change:
         causes.append(f"rank {rank} went from speed {before[rank]:.2f} to {speeds[rank]:.2f}")
+    if len(policy.speeds_permille) not in (0, len(speeds)):
+        causes.append(f"it has speeds of {len(policy.speeds_permille)} ranks for {len(speeds)}")
     if not causes:
         return False, (
             f"Keep policy {policy.version}: predicted costs of ranks changed by {change:.1%} and "

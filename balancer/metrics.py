@@ -112,7 +112,11 @@ def _jobs(jobs: list[_Shown], now_s: float) -> Iterator[Metric]:
     yield _per_job(
         "job_last_report_timestamp_seconds",
         "Unix time of the job's last report.",
-        [(job, now_s - job.summary["last_report_age_seconds"]) for job in jobs],
+        [
+            (job, now_s - age_s)
+            for job in jobs
+            if (age_s := job.summary["last_report_age_seconds"]) is not None
+        ],
     )
     for field, name, text in (
         ("step", "step", "Newest complete step."),
@@ -160,6 +164,7 @@ def _counters(jobs: list[_Shown]) -> Iterator[Metric]:
         ("dropped", "agent_dropped", "Steps and observations that the job's agents have lost."),
         ("incomplete_steps", "incomplete_steps", "Steps that were given up: ranks were missing."),
         ("policy_version", "policy_updates", "Policies published."),
+        ("wasted_seconds", "wasted_rank_seconds", "Rank seconds spent waiting for the slowest."),
     ):
         samples = [((job.name,), job.summary[field]) for job in jobs]
         yield _counter(name, text, samples, ("job_id",))

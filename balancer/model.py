@@ -8,7 +8,7 @@ the coefficient evenly, which makes the answer unique.
 Shapes: F = 4 features, in the order of ``libra.attention.cost.FEATURES``; n observations.
 """
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -107,10 +107,6 @@ class QuadraticCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _remaining(self, steps: float) -> float:
         return float(2.0 ** (-steps / self.half_life_steps))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._coefficients = None
 
 
 def solve_nonnegative(gram: Float64, projection: Float64) -> Float64:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -11,6 +12,27 @@ from starlette.exceptions import HTTPException
 from libra.balancer.store import StoreError, StoreFullError
 
 RETRY_AFTER_S = 1
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of every error; ``field`` is the place in the request that is at fault."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    field: str | None
+
+
+# For the application's ``responses``: OpenAPI would promise FastAPI's own form otherwise.
+PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
+    "4XX": {
+        "description": "Refused, and why.",
+        "content": {
+            "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
+        },
+    }
+}
 
 
 class ProblemError(Exception):
@@ -32,13 +54,12 @@ class ProblemError(Exception):
 
     @property
     def response(self) -> Response:
-        body = {
-            "type": "about:blank",
-            "title": HTTPStatus(self.status).phrase,
-            "status": self.status,
-            "detail": self.detail,
-            "field": self.field,
-        }
+        body = Problem(
+            title=HTTPStatus(self.status).phrase,
+            status=self.status,
+            detail=self.detail,
+            field=self.field,
+        )
         return Response(
             msgspec.json.encode(body),
             status_code=self.status,

@@ -29,6 +29,10 @@ class Accepted(msgspec.Struct, frozen=True):
     "/jobs/{job}/reports",
     status_code=202,
     summary="Take one rank's news; answered once it is on disk.",
+    responses={
+        202: {"content": {JSON: {"schema": {"$ref": "#/components/schemas/Accepted"}}}},
+        429: {"description": "Too many reports wait for the disk: try after Retry-After."},
+    },
     openapi_extra={
         "requestBody": {"required": True, "content": {MSGPACK[0]: _SCHEMA, JSON: _SCHEMA}}
     },

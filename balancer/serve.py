@@ -38,25 +38,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes; return the exit status."""
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    # Its lines about starting and stopping repeat ours.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         settings = ServiceSettings(
             host=args.host, port=args.port, store=args.store or default_store(), mode=args.mode
         )
     except ValueError as error:
         return _fail(str(error), status=2)
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    # Its lines about starting and stopping repeat ours.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
-        listener = _listen(settings)
-        service = Service(_open_store(settings, make_directory=args.store is None), settings)
-        service.restore()
-    except (StoreError, OSError) as error:
+        with _listen(settings) as listener:
+            service = Service(_open_store(settings, make_directory=args.store is None), settings)
+            service.restore()
+            _Server(service).run(sockets=[listener])
+    except (StoreError, ListenError) as error:
         return _fail(str(error))
-    _Server(service).run(sockets=[listener])
     return 0
+
+
+class ListenError(Exception):
+    """The address cannot be listened on; the message is one sentence for people."""
 
 
 class _Server(uvicorn.Server):
@@ -104,7 +108,7 @@ def _listen(settings: ServiceSettings) -> socket.socket:
     except OSError as error:
         listener.close()
         why = "in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
-        raise OSError(f"cannot listen on {settings.host}:{settings.port}: {why}") from error
+        raise ListenError(f"cannot listen on {settings.host}:{settings.port}: {why}") from error
     return listener
 
 

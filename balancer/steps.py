@@ -73,6 +73,11 @@ class StepRecord(msgspec.Struct, eq=False, kw_only=True):
         """Kernel seconds of each rank over the mean, [W]."""
         return relative(self.kernel_seconds)
 
+    @property
+    def wasted_seconds(self) -> float:
+        """What the ranks together could have computed while they waited for the slowest."""
+        return float((self.kernel_seconds.max() - self.kernel_seconds).sum())
+
     def price(self, per_kind: Float64 | None, home: Float64 | None) -> None:
         """Note what the model says: coefficients [K, F] by kind, and [F] for the home plan."""
         if self.features is None or per_kind is None or home is None:
@@ -93,7 +98,8 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
     """Pending, complete and given-up steps of a job.
 
     ``records`` is ordered by step. A new attempt that goes back in steps replaces what it does
-    again. ``complete`` counts complete steps, ``incomplete`` those given up.
+    again. ``complete`` counts complete steps, ``incomplete`` those given up;
+    ``wasted_seconds`` is summed over complete steps, those that are done again included.
     """
 
     attempt: int = 0
@@ -104,6 +110,7 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
     newest: int | None = None
     complete: int = 0
     incomplete: int = 0
+    wasted_seconds: float = 0.0
 
     def begin_attempt(self, attempt: int, world_size: int) -> None:
         """Forget what the old attempt left pending."""
@@ -150,6 +157,7 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
             old.features = old.predicted_seconds = None
         self.newest = max(record.step, self.newest or 0)
         self.complete += 1
+        self.wasted_seconds += record.wasted_seconds
 
     def _close_old(self) -> None:
         if self.newest is None:

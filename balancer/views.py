@@ -45,6 +45,7 @@ def summary_view(
         "late": state.counters.late,
         "dropped": state.dropped,
         "incomplete_steps": state.log.incomplete,
+        "wasted_seconds": state.log.wasted_seconds,
         "diagnosis": diagnose(state, settings),
     }
 

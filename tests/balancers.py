@@ -59,7 +59,7 @@ class ToldBalancer:
 
             do_GET = do_POST  # noqa: N815
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, format: str, *args: object) -> None:
                 """Say nothing."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)

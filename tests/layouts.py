@@ -1,5 +1,7 @@
 """Layouts for tests of what watches the operator."""
 
+import numpy as np
+
 from libra.attention.cost import TileCost
 from libra.attention.layout import BatchLayout, make_layout
 from libra.attention.plan import PlanSettings
@@ -10,7 +12,7 @@ def two_sequence_layout(
 ) -> BatchLayout:
     """Return a cell of two sequences: one long document against four short."""
     return make_layout(
-        [[512], [128, 128, 128, 128]],
+        [np.array([512]), np.array([128, 128, 128, 128])],
         place,
         tokens=512,
         cost=TileCost.from_seconds((0.0, 0.0, 0.0, 1e-9)),

@@ -1,16 +1,17 @@
 """All ranks get one policy for a step, whichever of them proposes what, or none gets any."""
 
+import functools
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from libra.agent.agreement import KEPT_STEPS, agree
 from libra.agent.store import default_store
@@ -23,13 +24,17 @@ def policy(version: int) -> Policy:
 
 
 @pytest.fixture
-def server() -> Iterator[Any]:
+def server() -> Any:
     """A TCPStore's server; ranks connect to its port."""
-    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return serve()
 
 
 def connect(port: int) -> Any:
-    return dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=10))
+    return TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=10))
+
+
+def serve() -> Any:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def decide(store: Any, step: int, version: int, attempt: int = 0) -> Policy:
@@ -65,7 +70,7 @@ def _agree_in_group(rank: int) -> list[int]:
             None,
             attempt=0,
             step=step,
-            propose=lambda step=step: policy(10 * step + rank),
+            propose=functools.partial(policy, 10 * step + rank),
             timeout_s=20.0,
         )
         versions.append(chosen.version)
@@ -138,7 +143,7 @@ def _body_key(version: int) -> str:
 
 
 def _serve(ports: Any, done: Any) -> None:
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = serve()
     ports.put(store.port)
     done.wait(60)
 

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, Request, Route, expect, sync_play
 
 from libra.examples.screenshot import CHROMIUM_ARGS, find_chromium
 from tests.feed import Feed
-from tests.running import ROOT, RunningBalancer, running_balancer
+from tests.running import ROOT, RunningBalancer, running_balancer, wait_for
 
 MISSING = shutil.which("chromium") is None and "CI" not in os.environ
 pytestmark = [
@@ -28,6 +28,7 @@ OpenPage = Callable[..., Page]
 Pixel = tuple[int, ...]
 
 TIMEOUT_MS = 20_000
+expect.set_options(timeout=TIMEOUT_MS)
 
 # Texts that the page draws on canvases, since no element holds them.
 RECORD_TEXTS = """
@@ -157,6 +158,7 @@ def test_page_shows_the_figures_of_the_api(feed: Feed, open_page: OpenPage) -> N
 def test_a_job_without_a_choice_is_the_one_that_reported_last(
     feed: Feed, open_page: OpenPage
 ) -> None:
+    Feed(balancer=feed.balancer, job=f"{feed.job}-before"[-120:]).run()
     feed.run()
     page = open_page(None)
 
@@ -206,7 +208,8 @@ def test_a_policy_appears_as_event_and_as_mark(feed: Feed, open_page: OpenPage) 
 
     feed.run(policy=1)
     expect(first).to_contain_text("since step 16")
-    page.wait_for_function("window.drawn.includes('policy 1')")
+    # Not page.wait_for_function: it needs eval, which the page's policy forbids.
+    wait_for(lambda: page.evaluate("window.drawn.includes('policy 1')"))
 
 
 def test_a_slow_rank_is_seen_and_named(feed: Feed, open_page: OpenPage) -> None:
@@ -227,9 +230,12 @@ def test_a_slow_rank_is_seen_and_named(feed: Feed, open_page: OpenPage) -> None:
 def test_one_straggler_among_many_keeps_its_colour(
     balancer: RunningBalancer, job: str, open_page: OpenPage
 ) -> None:
-    """Where ranks outnumber pixels the slowest one counts: a mean would be paler."""
+    """Where ranks outnumber pixels the slowest one counts: a mean would be paler.
+
+    On 80 lines rank 78 shares line 63 with rank 79.
+    """
     feed = Feed(balancer=balancer, job=job, world_size=100)
-    feed.run(policy=1, slow={77: 4.0})
+    feed.run(policy=1, slow={78: 4.0})
     page = open_page(job, device_scale_factor=0.25)
     expect_live(page)
 
@@ -238,7 +244,7 @@ def test_one_straggler_among_many_keeps_its_colour(
     assert len(colours) == 80
     assert colours.count(css_colour(page, "--heat-4")) == 1
     line = colours.index(css_colour(page, "--heat-4"))
-    assert line * 100 // 80 <= 77 < (line + 1) * 100 // 80
+    assert line == 63
     expect(page.locator("#rank-note")).to_have_text("64 of 100 ranks are listed.")
 
 
@@ -338,7 +344,7 @@ def test_without_a_stream_the_page_polls(feed: Feed, open_page: OpenPage) -> Non
 
     feed.run()
 
-    expect(page.locator("#skew-readout")).to_contain_text("Step 16:", timeout=15_000)
+    expect(page.locator("#skew-readout")).to_contain_text("Step 16:")
 
 
 def test_a_hidden_page_rests_and_catches_up(feed: Feed, open_page: OpenPage) -> None:
@@ -352,8 +358,7 @@ def test_a_hidden_page_rests_and_catches_up(feed: Feed, open_page: OpenPage) -> 
 
     expect_live(page)
     expect(page.locator("#skew-readout")).to_contain_text("Step 18:")
-    steps = "document.getElementById('heat').width"
-    page.wait_for_function(f"{steps} === 19")
+    wait_for(lambda: page.evaluate("document.getElementById('heat').width === 19"))
 
 
 def test_a_new_attempt_replaces_the_old_ones_ranks(feed: Feed, open_page: OpenPage) -> None:

@@ -144,6 +144,15 @@ def test_a_recovered_rank_becomes_nominal_again() -> None:
     assert decision.policy.speeds_permille == ()
 
 
+def test_speeds_of_another_world_are_replaced() -> None:
+    """After a job came back with fewer ranks its old speeds name the wrong ones."""
+    decision = decide(evidence(), pooled(speeds_permille=(1000, 700) * 4), SETTINGS)
+
+    assert decision.policy is not None
+    assert decision.policy.speeds_permille == ()
+    assert "speeds of 8 ranks for 4" in decision.reason
+
+
 def test_policies_keep_their_distance() -> None:
     changed = evidence(coefficients=COEFFICIENTS * np.array([1, 100, 100, 1]))
     early = replace(changed, steps_since_policy=19)

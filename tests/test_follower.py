@@ -1,6 +1,7 @@
 """The newest valid policy is at hand, and nothing else ever is."""
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -34,6 +35,11 @@ def offer(policy: Policy) -> Reply:
 
 def policy(version: int) -> Policy:
     return Policy(version=version, pooling=True, reason=f"version {version}")
+
+
+def asked_with(server: ToldBalancer, policy: Policy) -> bool:
+    """Tell whether the last poll says that this policy was seen."""
+    return server.requests[-1].headers["if-none-match"] == f'"{policy.checksum}"'
 
 
 class LongPoll:
@@ -89,8 +95,7 @@ def test_a_version_never_goes_back(caplog: pytest.LogCaptureFixture) -> None:
         assert eventually(lambda: follower.policy.version == 5)
         for older in (policy(4), Policy(version=5, pooling=False, reason="another fifth")):
             balancer.publish(older)
-            seen = f'"{older.checksum}"'
-            assert eventually(lambda s=seen: server.requests[-1].headers["if-none-match"] == s)
+            assert eventually(functools.partial(asked_with, server, older))
 
             assert follower.policy == policy(5)
         balancer.publish(policy(6))

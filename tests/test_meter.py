@@ -107,9 +107,9 @@ def test_home_features_count_each_micro_batch_once() -> None:
 
     totals = meter.end_step()
 
-    expected = sum(layout.home_plan.local.features().sum(axis=0) for layout in layouts)
+    features = [layout.home_plan.local.features().sum(axis=0) for layout in layouts]
     assert totals is not None
-    assert totals.home_features == tuple(expected)
+    assert totals.home_features == tuple(np.sum(features, axis=0))
     assert totals.home_features[1] == 1024
 
 

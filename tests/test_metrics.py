@@ -113,6 +113,19 @@ def test_a_job_that_ended_leaves_no_series(tmp_path: Path) -> None:
     assert 'job_id="ended"' not in pages[2]
 
 
+def test_waiting_for_the_slowest_adds_up(balancer: RunningBalancer, job: str) -> None:
+    """Two ranks, one three times as slow: the other wastes two thirds of the time, each step."""
+    for sequence in range(3):
+        fast, slow = (make_report(job, sequence=sequence, rank=rank) for rank in range(2))
+        fast.steps[0].kernels[0].seconds, slow.steps[0].kernels[0].seconds = 1.0, 3.0
+        for report in (fast, slow):
+            assert balancer.send(report).status_code == 202
+    page = balancer.client.get("/metrics").text
+
+    assert f'libra_wasted_rank_seconds_total{{job_id="{job}"}} 6.0' in page
+    assert f'libra_step_skew_ratio{{job_id="{job}"}} 1.5' in page
+
+
 def test_refused_reports_are_counted_by_reason(balancer: RunningBalancer, job: str) -> None:
     """Each reason has a series from the start, and moves by one."""
 

@@ -134,7 +134,7 @@ def test_a_kernel_that_is_no_longer_called_keeps_its_fit() -> None:
     model = QuadraticCostModel(half_life_steps=1).fit(features, features @ np.full(4, 1e-6))
     before = model.predict(features)
 
-    model.forget(1e9)
+    model.forget(1e9).merge(Moments())
 
     assert model.source_ == "measured"
     np.testing.assert_allclose(model.predict(features), before, rtol=1e-6)

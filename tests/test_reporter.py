@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from libra.agent.background import Background
-from libra.agent.channel import Channel
+from libra.agent.channel import MAX_ANSWER_BYTES, Channel
 from libra.agent.meter import StepMeter
 from libra.agent.reporter import Reporter
 from libra.agent.settings import AgentSettings
 from libra.balancer.wire import Report, StepTotals, decode_report
-from tests.balancers import Reply, Request, ToldBalancer, eventually
+from tests.balancers import ACCEPTED, Reply, Request, ToldBalancer, eventually
 from tests.layouts import two_sequence_layout
 from tests.test_meter import FORWARD, note
 
@@ -211,14 +211,29 @@ def test_the_deadline_covers_the_whole_exchange(reply: Reply) -> None:
     ):
         reporter.push(totals(1))
         assert eventually(lambda: reporter.sent >= 1)
+        assert len(balancer.requests) >= 2
 
 
 @pytest.mark.fault
 def test_an_endless_answer_is_cut() -> None:
-    """A balancer that never stops talking costs a bounded amount of memory."""
-    flood = Reply(raw=b"HTTP/1.1 202 Said\r\nContent-Length: 5000000\r\n\r\n" + b"x" * 5_000_000)
+    """A balancer that never stops talking costs a bounded amount of memory; it is asked again."""
+    flood = Reply(body=ACCEPTED + b" " * (2 * MAX_ANSWER_BYTES))
     with ToldBalancer(Failing(flood, times=1)) as balancer, reporting(balancer.url) as reporter:
         assert eventually(lambda: reporter.sent >= 1)
+        assert len(balancer.requests) == 2
+
+
+def test_reports_stay_out_of_the_jobs_log_and_proxies(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A job that logs at INFO gets no line per request, and its proxy is not asked."""
+    caplog.set_level("INFO")
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with ToldBalancer(lambda _: Reply()) as balancer, reporting(balancer.url) as reporter:
+        assert eventually(lambda: reporter.sent >= 1)
+
+    assert caplog.text == ""
 
 
 def test_closing_sends_what_is_left() -> None:

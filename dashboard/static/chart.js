@@ -40,8 +40,10 @@ class Chart {
 
   resize() {
     const width = this.container.clientWidth;
-    if (this.plot && width > 0) this.plot.setSize({ width, height: this.height });
-    else this.rebuild();
+    if (!this.plot) this.rebuild();
+    else if (width > 0 && width !== this.plot.width) {
+      this.plot.setSize({ width, height: this.height });
+    }
   }
 
   rebuild() {

@@ -23,10 +23,12 @@ export class HeatmapView {
     this.canvas = byId("heat");
     this.marker = byId("heat-marker");
     this.readout = byId("heat-readout");
-    this.history = null;
+    this.rows = [];
+    this.ranks = 0;
     this.cursor = null;
     speakWhileFocused(this.canvas, this.readout);
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
+    this.canvas.addEventListener("pointerdown", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => this.moveTo(null));
     this.canvas.addEventListener("keydown", (event) => this.onKey(event));
     new ResizeObserver(() => this.draw()).observe(this.canvas);
@@ -34,9 +36,9 @@ export class HeatmapView {
   }
 
   show(history) {
-    this.history = history;
     this.rows = history.rows.filter((row) => row.slowdown);
     this.ranks = this.rows.reduce((most, row) => Math.max(most, row.slowdown.length), 0);
+    if (this.cursor?.rank >= this.ranks) this.cursor = null;
     if (this.ranks === 0) {
       setState(this.section, "empty", "Waiting for the first step that all ranks reported.");
       return;
@@ -166,7 +168,7 @@ export class HeatmapView {
       setText(this.readout, `Step ${row.step}, rank ${this.cursor.rank}: ${slowdown} × the mean`);
       return;
     }
-    const newest = this.rows?.at(-1);
+    const newest = this.rows.at(-1);
     if (!newest) return;
     const { rank, slowdown } = this.slowest(newest);
     const worst = `rank ${rank} at ${formatRatio(slowdown)} × the mean`;

@@ -14,6 +14,7 @@ import { Stream } from "./stream.js";
 // Figures of ranks by steps to ask for at once, about 10 MB of JSON; later steps come as events.
 const MAX_CELLS = 500_000;
 const MIN_STEPS = 50;
+const DRAW_MS = 200;
 const SUMMARY_FIGURES = ["step", "skew", "predicted_skew", "home_skew", "step_seconds"];
 
 export class JobPage {
@@ -43,6 +44,7 @@ export class JobPage {
       ranks: () => this.fetchRanks(1),
     };
     this.old = new Set();
+    this.drawing = null;
     this.failed = new Map();
     this.stream = new Stream(this.api.eventsUrl(), {
       event: (kind, data) => this.onEvent(kind, data),
@@ -177,13 +179,13 @@ export class JobPage {
     this.summary.mode = mode;
   }
 
-  // Steps may come faster than the screen: at most one drawing a frame.
+  // Steps may come faster than anyone can look, and thousands of ranks take time to draw.
   drawSoon() {
     if (this.drawing) return;
-    this.drawing = requestAnimationFrame(() => {
+    this.drawing = setTimeout(() => {
       this.drawing = null;
       this.draw();
-    });
+    }, DRAW_MS);
   }
 
   draw() {

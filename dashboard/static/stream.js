@@ -5,7 +5,7 @@ const POLL_MS = 5_000;
 const RETRY_MS = 30_000;
 const MAX_ERRORS = 3;
 // A proxy may hold the stream back for ever; the page must not stay empty for that.
-const OPEN_WITHIN_MS = 2_000;
+const OPEN_WITHIN_MS = 4_000;
 
 // States: connecting, live, reconnecting, polling, paused.
 export class Stream {
@@ -34,6 +34,10 @@ export class Stream {
   stop() {
     this.source?.close();
     this.source = null;
+    this.stopTimers();
+  }
+
+  stopTimers() {
     clearTimeout(this.late);
     for (const timer of this.timers.splice(0)) clearInterval(timer);
   }
@@ -42,9 +46,10 @@ export class Stream {
     this.errors = 0;
     this.handlers.state(state);
     this.source?.close();
+    clearTimeout(this.late);
     const source = new EventSource(this.url);
     this.source = source;
-    this.late = setTimeout(() => this.handlers.refetch(), OPEN_WITHIN_MS);
+    this.late = setTimeout(() => this.poll(), OPEN_WITHIN_MS);
     // Fetching after the stream is open leaves no gap; a replayed step overwrites itself.
     source.addEventListener("open", () => this.handlers.refetch(), { once: true });
     source.addEventListener("open", () => this.opened());
@@ -57,21 +62,21 @@ export class Stream {
 
   opened() {
     this.errors = 0;
-    clearTimeout(this.late);
-    for (const timer of this.timers.splice(0)) clearInterval(timer);
+    this.stopTimers();
     this.handlers.state("live");
   }
 
   failed(source) {
     this.errors += 1;
     const over = source.readyState === EventSource.CLOSED || this.errors >= MAX_ERRORS;
-    if (!over) this.handlers.state("reconnecting");
-    else if (this.timers.length === 0) this.poll();
-    else source.close();
+    if (over) this.poll();
+    else if (this.timers.length === 0) this.handlers.state("reconnecting");
   }
 
   poll() {
     this.source.close();
+    clearTimeout(this.late);
+    if (this.timers.length > 0) return;
     this.handlers.state("polling");
     this.handlers.refetch();
     this.timers.push(
