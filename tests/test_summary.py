@@ -10,12 +10,12 @@ from libra.examples.summary import disagreement, summarise
 
 
 def run(step_seconds: float, kernels: list[float], *, waited: float = 1.0, **changes: Any) -> Run:
-    """A run whose kernels took ``waited`` times their CPU time on the wall."""
+    """A run of two ranks; the first's kernels took ``waited`` times their CPU time."""
     run = Run(
         step_seconds=step_seconds,
         kernel_seconds=kernels,
         wait_seconds=[0.0, 0.5],
-        kernel_wall_seconds=[waited * seconds for seconds in kernels],
+        kernel_wall_seconds=[waited * kernels[0], kernels[1]],
         kernel_cpu_seconds=kernels,
         sent_bytes=10,
     )
