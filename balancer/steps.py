@@ -153,7 +153,7 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
         kept = [r for r in self.records if r.attempt == self.attempt or r.step < record.step]
         kept.insert(bisect_left(kept, record.step, key=lambda r: r.step), record)
         self.records = kept[-RING_STEPS:]
-        for old in self.records[:-RECENT_STEPS][-RECENT_STEPS:]:
+        for old in self.records[:-RECENT_STEPS]:
             old.features = old.predicted_seconds = None
         self.newest = max(record.step, self.newest or 0)
         self.complete += 1

@@ -7,6 +7,7 @@ means in ``summary``.
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -19,7 +20,7 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from libra.examples.corpus import build_corpus
+from libra.examples.corpus import Corpus, build_corpus
 from libra.examples.demo_settings import HOST, DemoSettings
 from libra.examples.pairs import Clock, Pair, read_pairs
 from libra.examples.processes import Child
@@ -59,17 +60,30 @@ def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     console = Console()
     try:
-        settings = DemoSettings.from_arguments(args)
-        folder = settings.out / time.strftime(f"%Y%m%d-%H%M%S-{os.getpid()}")
-        folder.mkdir(parents=True)
+        settings, folder = _prepare(args)
         with ExitStack() as stack:
-            return Demo(settings, folder.resolve(), console, stack).run()
+            return Demo(settings, folder, console, stack).run()
     except KeyboardInterrupt:
         console.print("Stopped.")
         return _INTERRUPTED
-    except (DemoError, ValueError, OSError) as error:
+    except DemoError as error:
         sys.stderr.write(f"libra demo: {error}\n")
         return 1
+
+
+def _prepare(args: argparse.Namespace) -> tuple[DemoSettings, Path]:
+    """Return the checked settings and a new folder for this run."""
+    try:
+        settings = DemoSettings.from_arguments(args)
+    except (ValueError, OSError) as error:
+        raise DemoError(str(error)) from error
+    folder = settings.out / time.strftime(f"%Y%m%d-%H%M%S-{os.getpid()}")
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        why = error.strerror or error
+        raise DemoError(f"cannot make {folder}: {why}; --out takes another folder") from error
+    return settings, folder.resolve()
 
 
 class Demo:
@@ -84,12 +98,13 @@ class Demo:
         self.url = f"http://{HOST}:{settings.port}"
         self._restarts = 0
         self._stack = stack
+        # It is made anew in seconds, and no one reads it afterwards.
+        stack.callback(shutil.rmtree, self._corpus, ignore_errors=True)
         self._balancer = self._start_balancer()
 
     def run(self) -> int:
         """Train, report, and return the exit status."""
-        with self.console.status("Reading the standard library: the demo's documents"):
-            corpus = build_corpus(self.folder / "corpus")
+        corpus = self._build_corpus()
         self._wait_for_balancer()
         self.console.print(
             f"Dashboard  {self.url}/?job={_JOB}\n"
@@ -106,6 +121,17 @@ class Demo:
     @property
     def _results(self) -> Path:
         return self.folder / "pairs.jsonl"
+
+    @property
+    def _corpus(self) -> Path:
+        return self.folder / "corpus"
+
+    def _build_corpus(self) -> Corpus:
+        with self.console.status("Reading the standard library: the demo's documents"):
+            try:
+                return build_corpus(self._corpus)
+            except FileNotFoundError as error:
+                raise DemoError(str(error)) from error
 
     def _start(self, module: str, arguments: list[str], log: str, **environ: str) -> Child:
         child = Child(module, arguments, self.folder / log, environ)
@@ -151,7 +177,7 @@ class Demo:
     def _start_training(self) -> Child:
         s = self.settings
         torchrun = ["--standalone", "--local-addr", HOST, "--nproc-per-node", str(s.ranks)]
-        job = ["--corpus", str(self.folder / "corpus"), "--results", str(self._results)]
+        job = ["--corpus", str(self._corpus), "--results", str(self._results)]
         for name in ("cp", "pool", "tokens", "pairs", "clock"):
             job += [f"--{name}", str(getattr(s, name))]
         job += ["--max-minutes", str(s.max_minutes)]
@@ -187,26 +213,34 @@ class Demo:
             wanted=self.settings.pairs,
             policies=published["policies"],
         )
-        if self.settings.json:
-            self.settings.json.write_text(json.dumps(summary, indent=2) + "\n")
-        if self.settings.plot:
-            from libra.examples.plot import plot_pairs
-
-            plot_pairs(pairs, self.settings.plot)
         print_report(self.console, summary, model)
         if not summary["policies"]:
             job = self._view(f"/api/v1/jobs/{_JOB}")
-            self.console.print(job["diagnosis"] if job else "The balancer did not answer.")
+            said = job["diagnosis"] if job else "The balancer did not answer."
+            self.console.print(said, markup=False)
+        self._write(summary, pairs)
         wrong = disagreement(summary)
         if wrong:
             self.console.print(f"[bold red]Not the same training: {wrong}.")
         return 1 if wrong else 0
+
+    def _write(self, summary: dict[str, Any], pairs: list[Pair]) -> None:
+        try:
+            if self.settings.json:
+                self.settings.json.write_text(json.dumps(summary, indent=2) + "\n")
+            if self.settings.plot:
+                from libra.examples.plot import plot_pairs  # slow, and seldom wanted
+
+                plot_pairs(pairs, self.settings.plot)
+        except OSError as error:
+            raise DemoError(f"cannot write the results: {error}") from error
 
     def _keep(self) -> None:
         self.console.print(f"The dashboard stays at {self.url}/?job={_JOB}; Ctrl-C ends it.")
         try:
             while self._balancer.status is None:
                 time.sleep(_POLL_S)
+                self._revive_balancer()
         except KeyboardInterrupt:
             return
 

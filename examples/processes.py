@@ -8,11 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-_POLL_S = 0.02
 
 
 class Child:
@@ -59,13 +56,6 @@ class Child:
             except ProcessLookupError:
                 continue
         self._process.wait()
-
-
-def wait_until_any(children: Sequence[Child], timeout_s: float) -> None:
-    """Return when a child has ended, or after the timeout."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and all(child.status is None for child in children):
-        time.sleep(_POLL_S)
 
 
 def _descendants(process: int) -> list[int]:

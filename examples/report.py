@@ -3,6 +3,7 @@
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from libra.examples.summary import TOLERANCE
@@ -28,8 +29,9 @@ def print_report(console: Console, summary: dict[str, Any], model: dict[str, Any
 
 def _sides(summary: dict[str, Any]) -> Table:
     table = Table(title=f"{summary['pairs']} pairs of steps, {summary['clock']} time")
-    for header, justify in (("", "left"), ("plain Ulysses", "right"), ("Libra", "right")):
-        table.add_column(header, justify="right" if justify == "right" else "left")
+    table.add_column()
+    table.add_column("plain Ulysses", justify="right")
+    table.add_column("Libra", justify="right")
     for statistic in ("mean", "p95", "worst"):
         values = [summary[side]["skew"][statistic] for side in ("baseline", "libra")]
         table.add_row(f"attention skew, {statistic}", *(f"{value:.3f}" for value in values))
@@ -54,11 +56,12 @@ def _details(summary: dict[str, Any], model: dict[str, Any] | None) -> Table:
         table.add_row(label, value)
     for policy in summary["policies"]:
         table.add_row(
-            f"policy {policy['version']} from step {policy['first_step']}", policy["reason"] or ""
+            f"policy {policy['version']} from step {policy['first_step']}",
+            escape(policy["reason"] or "reason unknown"),
         )
     for kind in model["kinds"] if model else ():
         terms = zip(model["features"] if model else (), kind["coefficients"], strict=True)
-        cost = ", ".join(f"{seconds:.2e} s a {name}" for name, seconds in terms)
+        cost = ", ".join(f"{seconds:.1e} s x {name}" for name, seconds in terms)
         error = _number(kind["error"], ".1%")
         table.add_row(f"cost model, {kind['kind']['direction']}", f"{cost}; error {error}")
     return table

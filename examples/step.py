@@ -69,7 +69,7 @@ class StepRunner:
             run=self._gather(meter, wall_s, cpu_s),
             loss=float(loss),
             gradients=gradients,
-            documents=self._hash_documents(cells),
+            documents=self._sum_documents(cells),
         )
 
     def _backward(self, cell: Cell, label_tokens: int) -> Tensor:
@@ -117,25 +117,29 @@ class StepRunner:
             sent_bytes=int(sum(sent)),
         )
 
-    def _hash_documents(self, cells: Sequence[Cell]) -> int:
-        """Return the sum of a hash of every token range, whatever rank and order it is in."""
-        total = 0
-        if self._attention.pools.cp_rank == 0:
-            for cell in cells:
-                part = cell.segments
-                ranges = zip(
-                    part.document.tolist(), part.begin.tolist(), part.end.tolist(), strict=True
-                )
-                # Hashes of integers do not depend on the process; 40 bits leave room to add.
-                total += sum(hash(one) & ((1 << 40) - 1) for one in ranges)
-        summed = torch.tensor([total], dtype=torch.int64)
+    def _sum_documents(self, cells: Sequence[Cell]) -> int:
+        """Return the hash of what all ranks train on; the ranks of a CP group share sequences."""
+        own = hash_documents(cells) if self._attention.pools.cp_rank == 0 else 0
+        summed = torch.tensor([own], dtype=torch.int64)
         dist.all_reduce(summed)
         return int(summed)
 
 
+def hash_documents(cells: Sequence[Cell]) -> int:
+    """Return a hash of the multiset of token ranges: sums of it do not depend on who holds what."""
+    total = 0
+    for part in (cell.segments for cell in cells):
+        ranges = zip(part.document.tolist(), part.begin.tolist(), part.end.tolist(), strict=True)
+        # A hash of integers is the same in all processes; 40 bits leave room for sums.
+        total += sum(hash(one) & ((1 << 40) - 1) for one in ranges)
+    return total
+
+
 def largest_difference(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """Return the worst over tensors of max |actual - expected| / max |expected|."""
-    return max(
-        float((a - e).abs().max() / e.abs().max().clamp_min(torch.finfo(e.dtype).tiny))
+    differences = [
+        (a - e).abs().max() / e.abs().max().clamp_min(torch.finfo(e.dtype).tiny)
         for a, e in zip(actual, expected, strict=True)
-    )
+    ]
+    # torch's max keeps a NaN, Python's may lose it.
+    return float(torch.stack(differences).max())

