@@ -43,14 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--ranks", type=int, help="training processes (one a core, at most 8)")
     add("--cp", type=int, default=1, help="ranks that share a sequence (%(default)s)")
-    add("--pool", type=int, help="sequences of a pool (all)")
+    add("--pool", type=int, help="sequences of a pool (2)")
     add("--tokens", type=int, default=8192, help="of a packed sequence (%(default)s)")
     add("--pairs", type=int, default=24, help="pairs of steps to measure (%(default)s)")
     add("--max-minutes", type=float, default=20.0, help="of training (%(default)g)")
     add("--port", type=int, default=8765, help="of the dashboard; 0 is any (%(default)s)")
     add("--clock", choices=get_args(Clock), help="(wall, cpu with more ranks than cores)")
-    add("--json", type=Path, metavar="FILE", help="write the figures")
-    add("--plot", type=Path, metavar="FILE", help="draw the skew: .png, .svg or .pdf")
+    add("--json", type=Path, metavar="FILE", help="figures (demo.json in DIR)")
+    add(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="of the skew: .png, .svg or .pdf (demo.png in DIR)",
+    )
     add("--out", type=Path, default=Path("demo-out"), metavar="DIR", help="(%(default)s)")
     add("--keep", action="store_true", help="leave the dashboard up until Ctrl-C")
 
@@ -226,14 +231,15 @@ class Demo:
 
     def _write(self, summary: dict[str, Any], pairs: list[Pair]) -> None:
         try:
-            if self.settings.json:
-                self.settings.json.write_text(json.dumps(summary, indent=2) + "\n")
-            if self.settings.plot:
-                from libra.examples.plot import plot_pairs  # slow, and seldom wanted
+            figures = self.settings.json or self.folder / "demo.json"
+            figures.write_text(json.dumps(summary, indent=2) + "\n")
+            from libra.examples.plot import plot_pairs  # slow to import
 
-                plot_pairs(pairs, self.settings.plot)
+            plot = self.settings.plot or self.folder / "demo.png"
+            plot_pairs(pairs, plot)
         except OSError as error:
             raise DemoError(f"cannot write the results: {error}") from error
+        self.console.print(f"Figures    {figures}\nPlot       {plot}", highlight=False)
 
     def _keep(self) -> None:
         self.console.print(f"The dashboard stays at {self.url}/?job={_JOB}; Ctrl-C ends it.")

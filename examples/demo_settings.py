@@ -29,7 +29,7 @@ class DemoSettings:
         port: of the balancer, free.
         clock: "cpu" where ranks share cores: a rank's wall time is then other ranks' work.
         out: folder that this run's own folder is made in.
-        json, plot: files to write, if any.
+        json, plot: files to write; in the run's own folder by default.
         keep: leave the dashboard up afterwards.
     """
 
@@ -88,10 +88,15 @@ class DemoSettings:
                 )
             ranks = min(cores - cores % 2, _MOST_RANKS)
         clock = args.clock or ("wall" if cores >= ranks else "cpu")
-        pool = args.pool if args.pool is not None else max(1, ranks // max(1, args.cp))
         given = {name: options[name] for name in cls.__slots__ if options.get(name) is not None}
+        pool = args.pool if args.pool is not None else _default_pool(ranks, args.cp)
         given |= {"ranks": ranks, "clock": clock, "pool": pool, "port": _free_port(args.port)}
         return cls(**given)
+
+
+def _default_pool(ranks: int, cp: int) -> int:
+    """Return 2 where the ranks' sequences come in pairs: small pools show placement at work."""
+    return 2 if cp > 0 and ranks % (2 * cp) == 0 else 1
 
 
 def usable_cores() -> int:

@@ -28,6 +28,8 @@ from libra.examples.pairs import Clock, Pair, Side, append_pair
 from libra.examples.step import StepResult, StepRunner, largest_difference
 
 _LEARNING_RATE = 3e-4
+# Query blocks of torch's CPU kernel for short tiles; longer blocks leave pools less even.
+_BLOCK_ROWS = 32
 _TIMEOUT_S = 300.0
 
 
@@ -47,6 +49,7 @@ class PairTrainer:
             tokens=args.tokens,
             global_batch=pools.shape.dp,
             seed=args.seed,
+            block_rows=_BLOCK_ROWS,
             query_heads_per_kv_head=settings.heads // settings.kv_heads,
             timeout_s=_TIMEOUT_S,
         )

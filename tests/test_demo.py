@@ -152,7 +152,7 @@ def test_one_core_is_too_few_unless_asked(monkeypatch: pytest.MonkeyPatch) -> No
         DemoSettings.from_arguments(Namespace(**options))
     asked = DemoSettings.from_arguments(Namespace(**options | {"ranks": 4}))
 
-    assert (asked.ranks, asked.pool, asked.clock) == (4, 4, "cpu")
+    assert (asked.ranks, asked.pool, asked.clock) == (4, 2, "cpu")
 
 
 def _refuse(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
