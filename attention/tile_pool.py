@@ -76,7 +76,7 @@ class _PooledTiles(torch.autograd.Function):
         runner.backward(grad_out, own, own_grads, plan.local, first)
         back = None
         if theirs and away:
-            their_grads = _zeros(theirs)
+            their_grads = _room_for_grads(theirs)
             runner.backward(trip.wait(away)[0], theirs, their_grads, plan.received)
             back = trip.give_back(q=[their_grads[0]], kv=list(their_grads[1:]))
         runner.backward(grad_out, own, own_grads, plan.local, rest)
@@ -133,6 +133,15 @@ class _Trip:
 
     def _back(self, kind: int) -> dict[str, list[int]]:
         return {"sent": self._received[kind], "received": self._sent[kind]}
+
+
+def _room_for_grads(tensors: TileTensors) -> tuple[Tensor, Tensor, Tensor]:
+    """Return uninitialised gradients: received tiles cover all of their rows."""
+    return (
+        torch.empty_like(tensors.q),
+        torch.empty_like(tensors.k),
+        torch.empty_like(tensors.v),
+    )
 
 
 def _zeros(tensors: TileTensors) -> tuple[Tensor, Tensor, Tensor]:

@@ -67,7 +67,11 @@ class TileRunner:
         tiles: TileRows,
         part: slice = slice(None),
     ) -> None:
-        """Add the tiles' gradients to dq [t, H, D], dk and dv [s, G, D]."""
+        """Write the tiles' gradients to dq [t, H, D], dk and dv [s, G, D].
+
+        No two tiles of a set share a row: at home a document is one tile, and what is received
+        comes with keys of its own.
+        """
         dq, dk, dv = grads
         kind = self._kind(tensors, "backward")
         for queries, keys, row_begin, features in _tile_slices(tiles, part):
@@ -83,9 +87,9 @@ class TileRunner:
                 self.scale,
             )
             self._note(mark, kind, tensors, features)
-            dq[queries] += tile_dq
-            dk[keys] += tile_dk
-            dv[keys] += tile_dv
+            dq[queries] = tile_dq
+            dk[keys] = tile_dk
+            dv[keys] = tile_dv
 
     def _kind(self, tensors: TileTensors, direction: Direction) -> KernelKind:
         return KernelKind(

@@ -42,7 +42,7 @@ class DecideSettings:
     min_steps: int = 2
     min_gain: float = 0.02
     min_change: float = 0.05
-    cooldown_steps: int = 20
+    cooldown_steps: int = 10
     speeds: SpeedSettings = field(default_factory=SpeedSettings)
 
     def __post_init__(self) -> None:

@@ -5,7 +5,9 @@ their paths, without tests and site-packages and without files that are not Pyth
 
 - the module as a whole is a document;
 - so is each function and method in it, with everything inside;
-- so is the docstring of the module and of each class.
+- so is the docstring of the module and of each class;
+- a document longer than ``longest_tokens``, a packed sequence of the demo, is left out, so that
+  every document is packed whole.
 
 That gives the long tail of real corpora: thousands of short documents, a few very long ones.
 The parent process builds the corpus once, into a folder; ranks open it memory-mapped. For one
@@ -66,11 +68,18 @@ class Corpus:
         return self._tokens[start + begin : start + end]
 
 
-def build_corpus(folder: Path, *, vocabulary_size: int = 1024, root: Path | None = None) -> Corpus:
+def build_corpus(
+    folder: Path,
+    *,
+    longest_tokens: int = 0,
+    vocabulary_size: int = 1024,
+    root: Path | None = None,
+) -> Corpus:
     """Tokenise the standard library into a folder, and open it.
 
     Args:
         folder: made if it is missing.
+        longest_tokens: longer documents are left out; 0 keeps all.
         vocabulary_size: ids, the 256 of bytes included.
         root: folder of the sources; by default the running Python's standard library.
 
@@ -86,6 +95,8 @@ def build_corpus(folder: Path, *, vocabulary_size: int = 1024, root: Path | None
         )
     tokenizer = Tokenizer.count(documents, vocabulary_size)
     encoded = [tokenizer.encode(text) for text in documents]
+    if longest_tokens:
+        encoded = [tokens for tokens in encoded if len(tokens) <= longest_tokens]
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "tokens.npy", np.concatenate(encoded))
     lengths = [len(tokens) for tokens in encoded]

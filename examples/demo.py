@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plot",
         type=Path,
         metavar="FILE",
-        help="of the skew: .png, .svg or .pdf (demo.png in DIR)",
+        help=".png, .svg or .pdf (demo.png in DIR)",
     )
     add("--out", type=Path, default=Path("demo-out"), metavar="DIR", help="(%(default)s)")
     add("--keep", action="store_true", help="leave the dashboard up until Ctrl-C")
@@ -134,7 +134,7 @@ class Demo:
     def _build_corpus(self) -> Corpus:
         with self.console.status("Reading the standard library: the demo's documents"):
             try:
-                return build_corpus(self._corpus)
+                return build_corpus(self._corpus, longest_tokens=self.settings.tokens)
             except FileNotFoundError as error:
                 raise DemoError(str(error)) from error
 

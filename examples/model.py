@@ -28,11 +28,11 @@ class ModelSettings:
 
     vocabulary_size: int = 1024
     layers: int = 2
-    hidden: int = 256
-    heads: int = 4
+    hidden: int = 128
+    heads: int = 8
     kv_heads: int = 2
     head_dim: int = 64
-    mlp_hidden: int = 768
+    mlp_hidden: int = 384
     rope_base: float = 10_000.0
     norm_eps: float = 1e-6
     tied_head: bool = True
