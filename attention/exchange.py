@@ -3,7 +3,7 @@
 One flat buffer carries, for each peer in turn, that peer's rows of every tensor. Its sizes
 follow from the plan, which all ranks of the plane share, so none is ever asked for.
 
-Shapes: P ranks in the plane; tensor i has rows of its own shape (heads, head dim).
+Shapes: P ranks in the plane; a parcel's rows are [n, heads, head dim] of one tensor.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,24 @@ class Parcel:
     """Rows of one tensor that travel.
 
     Attributes:
-        rows: [n, ...] what this rank sends, by peer.
-        sent: P row counts, summing to n.
-        received: P row counts that come back.
+        like: a tensor with rows of the same shape and dtype.
+        outgoing: for each of P peers, the pieces [n, heads, head dim] that it gets.
+        incoming: P row counts that come from them.
     """
 
-    rows: Tensor
-    sent: Sequence[int]
-    received: Sequence[int]
+    like: Tensor
+    outgoing: Sequence[Sequence[Tensor]]
+    incoming: Sequence[int]
 
     @property
     def row_elements(self) -> int:
-        return self.rows[0].numel() if len(self.rows) else int(self.rows.shape[1:].numel())
+        return self.like.shape[1] * self.like.shape[2]
+
+    def sent_elements(self, peer: int) -> int:
+        return sum(piece.numel() for piece in self.outgoing[peer])
+
+    def received_elements(self, peer: int) -> int:
+        return self.incoming[peer] * self.row_elements
 
 
 class Exchange:
@@ -39,17 +45,13 @@ class Exchange:
     def __init__(self, parcels: Sequence[Parcel], group: dist.ProcessGroup) -> None:
         self._parcels = parcels
         self._peers = range(dist.get_world_size(group))
-        first = parcels[0].rows
-        self._buffer = first.new_empty(sum(self._splits("received")))
+        sent = [sum(parcel.sent_elements(peer) for parcel in parcels) for peer in self._peers]
+        due = [sum(parcel.received_elements(peer) for parcel in parcels) for peer in self._peers]
         # The outgoing buffer is kept alive until the exchange has ended.
         self._outgoing = self._pack()
+        self._incoming = self._outgoing.new_empty(sum(due))
         self._work = dist.all_to_all_single(
-            self._buffer,
-            self._outgoing,
-            self._splits("received"),
-            self._splits("sent"),
-            group=group,
-            async_op=True,
+            self._incoming, self._outgoing, due, sent, group=group, async_op=True
         )
 
     @property
@@ -64,22 +66,20 @@ class Exchange:
         offset = 0
         for peer in self._peers:
             for parcel, own in zip(self._parcels, pieces, strict=True):
-                elements = parcel.received[peer] * parcel.row_elements
-                segment = self._buffer[offset : offset + elements]
-                own.append(segment.view(parcel.received[peer], *parcel.rows.shape[1:]))
-                offset += elements
+                end = offset + parcel.received_elements(peer)
+                own.append(self._incoming[offset:end].view(-1, *parcel.like.shape[1:]))
+                offset = end
         return [_join(own) for own in pieces]
 
-    def _splits(self, direction: str) -> list[int]:
-        """Return the P element counts of the flat buffer."""
-        return [
-            sum(getattr(parcel, direction)[peer] * parcel.row_elements for parcel in self._parcels)
-            for peer in self._peers
-        ]
-
     def _pack(self) -> Tensor:
-        by_peer = [torch.split(parcel.rows, list(parcel.sent)) for parcel in self._parcels]
-        return torch.cat([own[peer].reshape(-1) for peer in self._peers for own in by_peer])
+        """Lay the pieces out by peer, then by parcel: the one copy that sending costs."""
+        pieces = [
+            piece.reshape(-1)
+            for peer in self._peers
+            for parcel in self._parcels
+            for piece in parcel.outgoing[peer]
+        ]
+        return torch.cat(pieces) if pieces else self._parcels[0].like.new_empty(0)
 
 
 def _join(pieces: list[Tensor]) -> Tensor:

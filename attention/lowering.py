@@ -1,4 +1,4 @@
-"""Lower a plan for one rank: which rows it computes, sends away and receives, as index arrays.
+"""Lower a plan for one rank: which rows it computes, sends away and receives.
 
 Lowered once per cell and used by every layer, forward and backward. Only what moves is
 lowered; local tiles stay slices of the rank's own tensors.
@@ -41,13 +41,13 @@ class TileRows:
         """[n] query rows of each tile."""
         return self.row_end - self.row_begin
 
-    def query_rows(self) -> Int64:
-        """Return the tensor rows of all queries, tile after tile."""
-        return _ranges(self.query_start, self.query_start + self.query_tokens)
+    def query_slices(self) -> list[slice]:
+        """Return the tensor rows of each tile's queries."""
+        return _slices(self.query_start, self.query_start + self.query_tokens)
 
-    def key_rows(self) -> Int64:
-        """Return the tensor rows of all keys, tile after tile."""
-        return _ranges(self.key_start, self.key_start + self.row_end)
+    def key_slices(self) -> list[slice]:
+        """Return the tensor rows of each tile's keys."""
+        return _slices(self.key_start, self.key_start + self.row_end)
 
     def features(self) -> Int64:
         """Return the [n, 4] features of the tiles."""
@@ -59,6 +59,7 @@ class LoweredPlan:
     """One rank's part of a cell's plan.
 
     Attributes:
+        tokens: of the rank's own sequence; what follows is padding.
         local: tiles of the rank's own sequence that it computes itself.
         sent: tiles of its own sequence computed elsewhere, by target rank.
         sent_to: [P] number of ``sent`` tiles for each target.
@@ -68,6 +69,7 @@ class LoweredPlan:
         load_ticks: [P] predicted cost of every bin under this plan.
     """
 
+    tokens: int
     local: TileRows
     sent: TileRows
     sent_to: Int64
@@ -83,6 +85,7 @@ def lower(plan: Plan, place: int) -> LoweredPlan:
     sent = _by_peer(moves, moves.source == place, moves.target)
     received = _by_peer(moves, moves.target == place, moves.source)
     return LoweredPlan(
+        tokens=int(plan.lengths[place].sum()),
         local=_own_tiles(plan, place, *_kept_tiles(plan, place)),
         sent=_own_tiles(
             plan, place, moves.document[sent], moves.row_begin[sent], moves.row_end[sent]
@@ -137,9 +140,5 @@ def _by_peer(moves: Moves, mine: NDArray[np.bool_], peer: Int64) -> Int64:
     return np.asarray(chosen[order], dtype=np.int64)
 
 
-def _ranges(begins: Int64, ends: Int64) -> Int64:
-    """Concatenate ``arange(begin, end)`` of every pair without a loop."""
-    counts = ends - begins
-    offsets = np.cumsum(counts) - counts
-    rows = np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(begins - offsets, counts)
-    return np.asarray(rows, dtype=np.int64)
+def _slices(begins: Int64, ends: Int64) -> list[slice]:
+    return [slice(*rows) for rows in zip(begins.tolist(), ends.tolist(), strict=True)]

@@ -73,8 +73,7 @@ class PooledAttention(nn.Module):
             self.observer.begin(layout)
         home = self.use_home_plan or not layout.plan.moved or not self._ranks_agree(layout)
         plan = layout.home_plan if home else layout.plan
-        heads = [x.shape[1] // self.pools.shape.cp for x in (q, k, v)]
-        q, k, v = torch.split(self._split(q, k, v), heads, dim=1)
+        q, k, v = self._split(q, k, v)
         runner = TileRunner(
             self.kernel or choose_kernel(q.device),
             self.scale or 1 / math.sqrt(q.shape[-1]),
@@ -83,12 +82,15 @@ class PooledAttention(nn.Module):
         out = pool_tiles(q, k, v, plan, self.pools.plane_group, runner)
         return join_heads(out, self.pools.cp_group)
 
-    def _split(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return [T, h + 2 g, D]: one head split for all three."""
+    def _split(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        """Return [T, h, D] and two [T, g, D], by one head split for all three."""
         cp = self.pools.shape.cp
+        if cp == 1:
+            return q, k, v
         # (t, C, heads / C, D) each, so that every rank's share of q, k and v lies together.
         shares = [torch.unflatten(x, 1, (cp, x.shape[1] // cp)) for x in (q, k, v)]
-        return split_heads(torch.cat(shares, dim=2).flatten(1, 2), self.pools.cp_group)
+        own = split_heads(torch.cat(shares, dim=2).flatten(1, 2), self.pools.cp_group)
+        return torch.split(own, [x.shape[1] // cp for x in (q, k, v)], dim=1)
 
     def _check(self, q: Tensor, k: Tensor, v: Tensor, layout: BatchLayout) -> None:
         cp = self.pools.shape.cp

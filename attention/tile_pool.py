@@ -48,7 +48,7 @@ class _PooledTiles(torch.autograd.Function):
         runner: TileRunner,
     ) -> Tensor:
         trip = _Trip(plan, group, runner)
-        own = TileTensors.empty(q, k, v, padded=True)
+        own = TileTensors.empty(q, k, v)
         first, rest = _halves(plan.local)
         away = trip.dispatch(q=[q], kv=[k, v])
         runner.forward(own, plan.local, first)
@@ -58,7 +58,8 @@ class _PooledTiles(torch.autograd.Function):
         back = trip.give_back(q=[theirs.out]) if theirs else None
         runner.forward(own, plan.local, rest)
         if back:
-            own.out[trip.sent_rows] = trip.wait(back)[0]
+            trip.put_queries(own.out, trip.wait(back)[0])
+        own.out[plan.tokens :] = 0
         ctx.trip, ctx.halves = trip, (first, rest)
         received = (theirs.q, theirs.k, theirs.v, theirs.out, theirs.logsumexp) if theirs else ()
         ctx.save_for_backward(q, k, v, own.out, own.logsumexp, *received)
@@ -71,53 +72,80 @@ class _PooledTiles(torch.autograd.Function):
         grad_out, saved = grads[0], ctx.saved_tensors
         own = TileTensors(*saved[:5])
         theirs = TileTensors(*saved[5:]) if len(saved) > 5 else None
-        own_grads = _zeros(own)
+        # Keys of a document that went away whole get no gradient here but what comes back.
+        dq, dk, dv = torch.empty_like(own.q), torch.zeros_like(own.k), torch.zeros_like(own.v)
         away = trip.dispatch(q=[grad_out], kv=[]) if theirs else None
-        runner.backward(grad_out, own, own_grads, plan.local, first)
+        runner.backward(grad_out, own, (dq, dk, dv), plan.local, first)
         back = None
         if theirs and away:
-            their_grads = _room_for_grads(theirs)
-            runner.backward(trip.wait(away)[0], theirs, their_grads, plan.received)
-            back = trip.give_back(q=[their_grads[0]], kv=list(their_grads[1:]))
-        runner.backward(grad_out, own, own_grads, plan.local, rest)
+            dq_here = torch.empty_like(theirs.q)
+            dk_here, dv_here = torch.empty_like(theirs.k), torch.empty_like(theirs.v)
+            received = trip.wait(away)[0]
+            runner.backward(received, theirs, (dq_here, dk_here, dv_here), plan.received)
+            back = trip.give_back(q=[dq_here], kv=[dk_here, dv_here])
+        runner.backward(grad_out, own, (dq, dk, dv), plan.local, rest)
         if back:
-            dq, dk, dv = trip.wait(back)
-            own_grads[0][trip.sent_rows] = dq
-            own_grads[1].index_add_(0, trip.sent_keys, dk)
-            own_grads[2].index_add_(0, trip.sent_keys, dv)
-        return *own_grads, None, None, None
+            dq_there, dk_there, dv_there = trip.wait(back)
+            trip.put_queries(dq, dq_there)
+            trip.add_keys(dk, dk_there)
+            trip.add_keys(dv, dv_there)
+        dq[plan.tokens :] = 0
+        return dq, dk, dv, None, None, None
 
 
 class _Trip:
-    """The way of a plan's moving tiles, out and back, as row indices and counts."""
+    """The way of a plan's moving tiles, out and back, as slices of rows."""
 
     def __init__(self, plan: LoweredPlan, group: dist.ProcessGroup, runner: TileRunner) -> None:
         self.plan, self.runner = plan, runner
         self._group = group
-        self.sent_rows = torch.from_numpy(plan.sent.query_rows())
-        self.sent_keys = torch.from_numpy(plan.sent.key_rows())
-        self._sent = [
-            tokens_by_peer(plan.sent_to, tokens)
-            for tokens in (plan.sent.query_tokens, plan.sent.row_end)
-        ]
-        self._received = [
-            tokens_by_peer(plan.received_from, tokens)
-            for tokens in (plan.received.query_tokens, plan.received.row_end)
-        ]
+        self._queries, self._keys = plan.sent.query_slices(), plan.sent.key_slices()
 
     def dispatch(self, *, q: list[Tensor], kv: list[Tensor]) -> Exchange | None:
         """Send rows of the rank's own tensors to where its tiles go; None if nothing moves."""
         if not self.plan.moved:
             return None
-        queries = [Parcel(rows=x[self.sent_rows], **self._out(0)) for x in q]
-        keys = [Parcel(rows=x[self.sent_keys], **self._out(1)) for x in kv]
+        plan = self.plan
+        due_queries = tokens_by_peer(plan.received_from, plan.received.query_tokens)
+        due_keys = tokens_by_peer(plan.received_from, plan.received.row_end)
+        queries = [self._outgoing(x, self._queries, due_queries) for x in q]
+        keys = [self._outgoing(x, self._keys, due_keys) for x in kv]
         return Exchange([*queries, *keys], self._group)
+
+    def _outgoing(self, x: Tensor, rows: list[slice], due: list[int]) -> Parcel:
+        ends = self.plan.sent_to.cumsum().tolist()
+        begins = [0, *ends[:-1]]
+        by_peer = [
+            [x[own] for own in rows[begin:end]] for begin, end in zip(begins, ends, strict=True)
+        ]
+        return Parcel(like=x, outgoing=by_peer, incoming=due)
 
     def give_back(self, *, q: list[Tensor], kv: list[Tensor] | None = None) -> Exchange:
         """Send rows of received tiles back to their homes."""
-        queries = [Parcel(rows=x, **self._back(0)) for x in q]
-        keys = [Parcel(rows=x, **self._back(1)) for x in kv or []]
-        return Exchange([*queries, *keys], self._group)
+        plan = self.plan
+        parcels = []
+        for tensors, back, due in (
+            (q, plan.received.query_tokens, plan.sent.query_tokens),
+            (kv or [], plan.received.row_end, plan.sent.row_end),
+        ):
+            counts = tokens_by_peer(plan.received_from, back)
+            incoming = tokens_by_peer(plan.sent_to, due)
+            for x in tensors:
+                by_peer = [[rows] for rows in torch.split(x, counts)]
+                parcels.append(Parcel(like=x, outgoing=by_peer, incoming=incoming))
+        return Exchange(parcels, self._group)
+
+    def put_queries(self, home: Tensor, rows: Tensor) -> None:
+        """Write rows that came back, tile after tile, where the tiles' queries lie."""
+        parts = torch.split(rows, self.plan.sent.query_tokens.tolist())
+        for own, part in zip(self._queries, parts, strict=True):
+            home[own] = part
+
+    def add_keys(self, home: Tensor, rows: Tensor) -> None:
+        """Add rows that came back where the tiles' keys lie; tiles of a document share some."""
+        parts = torch.split(rows, self.plan.sent.row_end.tolist())
+        for own, part in zip(self._keys, parts, strict=True):
+            home[own] += part
 
     def wait(self, exchange: Exchange) -> list[Tensor]:
         """Wait for an exchange and let the observer know for how long."""
@@ -127,29 +155,6 @@ class _Trip:
         if observer:
             observer.exchange(mark, exchange.sent_bytes)
         return rows
-
-    def _out(self, kind: int) -> dict[str, list[int]]:
-        return {"sent": self._sent[kind], "received": self._received[kind]}
-
-    def _back(self, kind: int) -> dict[str, list[int]]:
-        return {"sent": self._received[kind], "received": self._sent[kind]}
-
-
-def _room_for_grads(tensors: TileTensors) -> tuple[Tensor, Tensor, Tensor]:
-    """Return uninitialised gradients: received tiles cover all of their rows."""
-    return (
-        torch.empty_like(tensors.q),
-        torch.empty_like(tensors.k),
-        torch.empty_like(tensors.v),
-    )
-
-
-def _zeros(tensors: TileTensors) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        torch.zeros_like(tensors.q),
-        torch.zeros_like(tensors.k),
-        torch.zeros_like(tensors.v),
-    )
 
 
 def _halves(tiles: TileRows) -> tuple[slice, slice]:

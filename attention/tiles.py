@@ -31,12 +31,11 @@ class TileTensors:
     logsumexp: Tensor
 
     @classmethod
-    def empty(cls, q: Tensor, k: Tensor, v: Tensor, *, padded: bool = False) -> "TileTensors":
-        """Make room for results; rows that no tile covers stay zero when ``padded``."""
-        out = q.new_zeros(q.shape) if padded else q.new_empty(q.shape)
+    def empty(cls, q: Tensor, k: Tensor, v: Tensor) -> "TileTensors":
+        """Make room for results, not initialised."""
         precision = torch.promote_types(q.dtype, torch.float32)
         logsumexp = q.new_empty((q.shape[1], q.shape[0]), dtype=precision)
-        return cls(q, k, v, out, logsumexp)
+        return cls(q, k, v, torch.empty_like(q), logsumexp)
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,10 @@ class Demo:
             LIBRA_JOB=_JOB,
             LIBRA_AGENT="",
             OMP_NUM_THREADS="1",
+            # Freed memory is kept: glibc would return big tensors to the system, and touching
+            # fresh pages takes longer than many a kernel. Both runs of a pair gain.
+            MALLOC_MMAP_MAX_="0",
+            MALLOC_TRIM_THRESHOLD_="17179869184",
             # The ranks of one machine need not be heard outside it.
             GLOO_SOCKET_IFNAME="lo0" if sys.platform == "darwin" else "lo",
         )
