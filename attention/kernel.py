@@ -35,8 +35,9 @@ class TileKernel(Protocol):
         logsumexp: Tensor,
         row_begin: int,
         scale: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return dq, dk and dv, shaped as q, k and v."""
+        grads: tuple[Tensor, Tensor, Tensor],
+    ) -> None:
+        """Write dq, dk and dv, shaped as q, k and v, to ``grads``."""
         ...
 
 

@@ -49,13 +49,15 @@ class SdpaCpuKernel:
         logsumexp: Tensor,
         row_begin: int,
         scale: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return dq [r, H, D], dk and dv [s, G, D]."""
+        grads: tuple[Tensor, Tensor, Tensor],
+    ) -> None:
+        """Write dq [r, H, D], dk and dv [s, G, D] to ``grads``."""
+        dq, dk, dv = grads
         fixed = (_heads_first(out), logsumexp[None], 0.0)
         upstream, queries = _heads_first(grad_out), _heads_first(q)
 
-        def block(keys: slice, causal: bool) -> list[Tensor]:
-            grads = _flash_backward(
+        def block(keys: slice, causal: bool) -> Tensor:
+            dq_block, dk_block, dv_block = _flash_backward(
                 upstream,
                 queries,
                 _heads_first(k[keys]),
@@ -65,13 +67,13 @@ class SdpaCpuKernel:
                 attn_mask=None,
                 scale=scale,
             )
-            return [grad[0].transpose(0, 1) for grad in grads]
+            dk[keys], dv[keys] = dk_block[0].transpose(0, 1), dv_block[0].transpose(0, 1)
+            dq_rows: Tensor = dq_block[0].transpose(0, 1)
+            return dq_rows
 
-        dq, dk, dv = block(slice(row_begin, None), True)
-        if not row_begin:
-            return dq, dk, dv
-        dq_earlier, dk_earlier, dv_earlier = block(slice(0, row_begin), False)
-        return dq + dq_earlier, torch.cat((dk_earlier, dk)), torch.cat((dv_earlier, dv))
+        dq.copy_(block(slice(row_begin, None), True))
+        if row_begin:
+            dq += block(slice(0, row_begin), False)
 
 
 def _heads_first(x: Tensor) -> Tensor:
@@ -80,7 +82,9 @@ def _heads_first(x: Tensor) -> Tensor:
 
 
 def _merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    """Merge two softmax-weighted averages over disjoint keys: out [1, H, r, D], lse [1, H, r].
+    """Merge two softmax-weighted averages over disjoint keys, the first in place.
+
+    Shapes: out [1, H, r, D], lse [1, H, r].
 
     With l = log(exp a + exp b) the merged average is exp(a - l) A + exp(b - l) B (Milakov and
     Gimelshein, "Online normalizer calculation for softmax", 2018).
@@ -88,4 +92,4 @@ def _merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[
     logsumexp = torch.logaddexp(lse_a, lse_b)
     weight_a = torch.exp(lse_a - logsumexp).unsqueeze(-1)
     weight_b = torch.exp(lse_b - logsumexp).unsqueeze(-1)
-    return (out_a * weight_a + out_b * weight_b).to(out_a.dtype), logsumexp
+    return out_a.mul_(weight_a).addcmul_(out_b, weight_b.to(out_b.dtype)), logsumexp

@@ -75,7 +75,7 @@ class TileRunner:
         kind = self._kind(tensors, "backward")
         for queries, keys, row_begin, features in _tile_slices(tiles, part):
             mark = self.observer.start() if self.observer else None
-            tile_dq, tile_dk, tile_dv = self.kernel.backward(
+            self.kernel.backward(
                 grad_out[queries],
                 tensors.q[queries],
                 tensors.k[keys],
@@ -84,11 +84,9 @@ class TileRunner:
                 tensors.logsumexp[:, queries],
                 row_begin,
                 self.scale,
+                (dq[queries], dk[keys], dv[keys]),
             )
             self._note(mark, kind, tensors, features)
-            dq[queries] = tile_dq
-            dk[keys] = tile_dk
-            dv[keys] = tile_dv
 
     def _kind(self, tensors: TileTensors, direction: Direction) -> KernelKind:
         return KernelKind(

@@ -41,8 +41,8 @@ class DecideSettings:
     max_error: float = 0.25
     min_steps: int = 2
     min_gain: float = 0.02
-    min_change: float = 0.05
-    cooldown_steps: int = 10
+    min_change: float = 0.03
+    cooldown_steps: int = 5
     speeds: SpeedSettings = field(default_factory=SpeedSettings)
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ from libra.examples.report import print_report
 from libra.examples.summary import disagreement, summarise
 
 _JOB = "demo"
-_POLL_S = 0.2
+_POLL_S = 0.5
 _START_TIMEOUT_S = 60.0
 _MAX_RESTARTS = 5
 _INTERRUPTED = 130
@@ -164,6 +164,7 @@ class Demo:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             console=self.console,
+            refresh_per_second=2,
         ) as progress:
             task = progress.add_task("Starting the ranks", total=self.settings.pairs)
             while training.status is None:

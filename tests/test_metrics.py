@@ -18,6 +18,8 @@ from libra.balancer.store import Store
 from libra.balancer.wire import encode_report
 from tests.running import RunningBalancer, make_report, wait_for
 
+ROOT = Path(__file__).parent.parent
+
 
 def program(name: str) -> str:
     """Return the path of a program; its absence is a failure where CI runs."""
@@ -50,14 +52,12 @@ def test_promtool_has_no_complaint(balancer: RunningBalancer, job: str) -> None:
 
 
 def test_prometheus_scrapes_it(balancer: RunningBalancer, job: str, tmp_path: Path) -> None:
-    """A real server takes the page, and a query finds the job under its own label."""
+    """A real server with the shipped configuration takes the page, and a query finds the job."""
     report_steps(balancer, job)
     config = tmp_path / "prometheus.yml"
     target = balancer.url.removeprefix("http://")
-    config.write_text(
-        "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
-        f"scrape_configs: [{{job_name: libra, static_configs: [{{targets: ['{target}']}}]}}]\n"
-    )
+    shipped = (ROOT / "deploy/prometheus.yml").read_text()
+    config.write_text(shipped.replace("127.0.0.1:8765", target).replace("5s", "1s"))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
