@@ -38,7 +38,7 @@ class DecideSettings:
     """
 
     min_observations: int = 40
-    max_error: float = 0.25
+    max_error: float = 0.35
     min_steps: int = 2
     min_gain: float = 0.02
     min_change: float = 0.03

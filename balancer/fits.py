@@ -22,8 +22,8 @@ Float64 = NDArray[np.float64]
 
 MAX_KINDS = 32
 MAX_POINTS = 256
-# The error averages over about this many points, some ten reports: a busy start is soon past.
-_ERROR_POINTS = 300
+# The error averages over about this many points, some five reports: a busy start is soon past.
+_ERROR_POINTS = 150
 # Evidence further from the newest complete step than this is taken to be this far: a wild step
 # number must neither drown other evidence nor wipe it.
 _MAX_AHEAD_STEPS = 64

@@ -99,13 +99,16 @@ def _report(figures: np.ndarray) -> None:
     skew = (kernel.max(axis=0) / kernel.mean(axis=0)).mean(axis=0)
     surplus = (kernel.max(axis=0) - kernel.mean(axis=0))[:, 0].sum()
     perfect = step[0] / (step[0] - surplus)
+    inflation = kernel[..., 1].sum() / kernel[..., 0].sum()
+    exposed = figures[..., 2].max(axis=0)[:, 1].sum() / step[1]
+    sent_mib = figures[:, :, 1, 3].max(axis=0).mean() / 2**20
     lines = [
         f"packs                                   {figures.shape[1]}",
         f"skew, plain Ulysses / Libra             {skew[0]:.3f} / {skew[1]:.3f}",
         f"speed-up / that of perfect balance      {step[0] / step[1]:.3f} / {perfect:.3f}",
-        f"kernel seconds, Libra / plain Ulysses   {kernel[..., 1].sum() / kernel[..., 0].sum():.3f}",
-        f"exposed exchange / step                 {figures[..., 2].max(axis=0)[:, 1].sum() / step[1]:.3f}",
-        f"sent by the busiest rank, mean          {figures[:, :, 1, 3].max(axis=0).mean() / 2**20:.1f} MiB",
+        f"kernel seconds, Libra / plain Ulysses   {inflation:.3f}",
+        f"exposed exchange / step                 {exposed:.3f}",
+        f"sent by the busiest rank, mean          {sent_mib:.1f} MiB",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cp", type=int, default=1, help="ranks that share a sequence (%(default)s)")
     add("--pool", type=int, help="sequences of a pool (2)")
     add("--tokens", type=int, default=8192, help="of a packed sequence (%(default)s)")
-    add("--pairs", type=int, default=24, help="pairs of steps to measure (%(default)s)")
+    add("--pairs", type=int, default=20, help="pairs of steps to measure (%(default)s)")
     add("--max-minutes", type=float, default=20.0, help="of training (%(default)g)")
     add("--port", type=int, default=8765, help="of the dashboard; 0 is any (%(default)s)")
     add("--clock", choices=get_args(Clock), help="(wall, cpu with more ranks than cores)")
@@ -172,7 +172,8 @@ class Demo:
                 self._revive_balancer()
                 pairs = read_pairs(self._results)
                 if pairs:
-                    counted = sum(not pair.warmup for pair in pairs)
+                    clock = self.settings.clock
+                    counted = sum(not pair.warmup and pair.steady(clock) for pair in pairs)
                     progress.update(task, completed=counted, description=_describe(pairs))
         if training.status:
             raise DemoError(

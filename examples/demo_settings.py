@@ -24,7 +24,7 @@ class DemoSettings:
         cp: ranks that share a packed sequence.
         pool: packed sequences of a pool.
         tokens: of a packed sequence.
-        pairs: pairs to measure under a published policy.
+        pairs: steady pairs to measure under a published policy.
         max_minutes: of training; what is measured by then is reported.
         port: of the balancer, free.
         clock: "cpu" where ranks share cores: a rank's wall time is then other ranks' work.
@@ -37,7 +37,7 @@ class DemoSettings:
     cp: int = 1
     pool: int
     tokens: int = 8192
-    pairs: int = 24
+    pairs: int = 20
     max_minutes: float = 20.0
     port: int = 8765
     clock: Clock

@@ -12,6 +12,12 @@ from typing import Literal
 import msgspec
 
 Clock = Literal["wall", "cpu"]
+
+# Kernels that take this much more wall than CPU time were kept waiting for a core.
+_MOST_WAITED = 1.05
+# Both runs of a pair compute the same attention; cut tiles cost a few per cent more. Where their
+# kernel totals lie further apart, the machine changed its speed between the runs.
+_MOST_DRIFT = 1.1
 Side = Literal["baseline", "libra"]
 
 
@@ -62,6 +68,18 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     gradient_difference: float
     baseline: Run
     libra: Run
+
+    @property
+    def drift(self) -> float:
+        """Kernel seconds of all ranks, the slower run's over the faster's."""
+        totals = sum(self.libra.kernel_seconds), sum(self.baseline.kernel_seconds)
+        return max(totals) / min(totals)
+
+    def steady(self, clock: Clock) -> bool:
+        """Did the machine treat both runs alike? Judged by total work, not by how it is spread."""
+        runs = (self.baseline, self.libra)
+        waited = clock == "wall" and max(run.disturbance for run in runs) > _MOST_WAITED
+        return not waited and self.drift <= _MOST_DRIFT
 
 
 def append_pair(path: Path, pair: Pair) -> None:

@@ -50,6 +50,8 @@ def _details(summary: dict[str, Any], model: dict[str, Any] | None) -> Table:
         ("largest loss difference", _number(summary["max_loss_difference"], ".1e")),
         ("largest gradient difference", _number(summary["max_gradient_difference"], ".1e")),
         ("  float32's tolerance", f"{TOLERANCE:.0e}"),
+        ("unsteady pairs, not counted", str(summary["noise"]["unsteady_pairs"])),
+        ("  speed-up with them", _number(summary["noise"]["speedup_of_all_pairs"], ".3f")),
         ("warm-up pairs, not counted", str(summary["warmup_pairs"])),
         ("  their speed-up, 1 without noise", _number(summary["noise"]["warmup_speedup"], ".3f")),
     ):

@@ -8,9 +8,7 @@ from libra.examples.pairs import Clock, Pair, Run, percentile
 # The two runs add the same float32 numbers in another order; 2**-24 a rounding, over some
 # hundred additions that matter, stays below this.
 TOLERANCE = 2e-5
-# Kernels that take this much more wall than CPU time were kept waiting for a core.
-DISTURBED = 1.05
-_MAX_DISTURBED_SHARE = 0.25
+_MAX_UNSTEADY_SHARE = 1 / 3
 
 
 def summarise(
@@ -18,8 +16,9 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the JSON object of ``libra demo --json``.
 
-    Figures of time are over the pairs that count, None when there are none; differences are
-    over all pairs, warm-up included.
+    Figures of time are over the pairs that count, None when there are none: those under a
+    published policy in which the machine was steady. ``noise`` has the speed-up over the unsteady
+    ones as well. Differences are over all pairs, warm-up included.
 
     Args:
         pairs: all of the job's.
@@ -27,7 +26,8 @@ def summarise(
         wanted: pairs that were asked for.
         policies: the balancer's view of them, empty when it did not answer.
     """
-    counted = [pair for pair in pairs if not pair.warmup]
+    pooled = [pair for pair in pairs if not pair.warmup]
+    counted = [pair for pair in pooled if pair.steady(clock)]
     return {
         "baseline": _side(counted, lambda pair: pair.baseline),
         "libra": _side(counted, lambda pair: pair.libra),
@@ -35,13 +35,13 @@ def summarise(
         "exchange_share": _exchange_share(counted) if clock == "wall" else None,
         "max_loss_difference": max((pair.loss_difference for pair in pairs), default=None),
         "max_gradient_difference": max((pair.gradient_difference for pair in pairs), default=None),
-        "policies": _policies(counted, policies),
+        "policies": _policies(pooled, policies),
         "pairs": len(counted),
-        "warmup_pairs": len(pairs) - len(counted),
+        "warmup_pairs": len(pairs) - len(pooled),
         "clock": clock,
         "ranks": len(pairs[0].libra.kernel_seconds) if pairs else 0,
-        "noise": _noise(pairs, counted, clock),
-        "verdict": _verdict(counted, clock, wanted),
+        "noise": _noise(pairs, pooled, counted),
+        "verdict": _verdict(pooled, counted, wanted),
     }
 
 
@@ -93,9 +93,9 @@ def _exchange_share(counted: Sequence[Pair]) -> float | None:
     return waits / sum(pair.libra.step_seconds for pair in counted)
 
 
-def _policies(counted: Sequence[Pair], published: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _policies(pooled: Sequence[Pair], published: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     first_steps: dict[int, int] = {}
-    for pair in counted:
+    for pair in pooled:
         first_steps.setdefault(pair.policy_version, pair.step)
     reasons = {policy["version"]: policy["reason"] for policy in published}
     return [
@@ -104,34 +104,29 @@ def _policies(counted: Sequence[Pair], published: Sequence[dict[str, Any]]) -> l
     ]
 
 
-def _noise(pairs: Sequence[Pair], counted: Sequence[Pair], clock: Clock) -> dict[str, Any]:
+def _noise(
+    pairs: Sequence[Pair], pooled: Sequence[Pair], counted: Sequence[Pair]
+) -> dict[str, Any]:
     """How steady the machine was; warm-up pairs ran the same plan twice and should be equal."""
-    warmup = [pair for pair in pairs if pair.warmup]
+    runs = [run for pair in pooled for run in (pair.baseline, pair.libra)]
     return {
-        "disturbed_pairs": _num_disturbed(counted) if clock == "wall" else None,
-        "disturbed_above": DISTURBED,
-        "worst_wall_over_cpu": max((_disturbance(pair) for pair in counted), default=None),
-        "warmup_speedup": _gains(warmup)["speedup"],
+        "unsteady_pairs": len(pooled) - len(counted),
+        "speedup_of_all_pairs": _gains(pooled)["speedup"],
+        "worst_wall_over_cpu": max((run.disturbance for run in runs), default=None),
+        "worst_drift": max((pair.drift for pair in pooled), default=None),
+        "warmup_speedup": _gains([pair for pair in pairs if pair.warmup])["speedup"],
     }
 
 
-def _verdict(counted: Sequence[Pair], clock: Clock, wanted: int) -> str:
-    if not counted:
+def _verdict(pooled: Sequence[Pair], counted: Sequence[Pair], wanted: int) -> str:
+    if not pooled:
         return "inconclusive: no policy took effect in time"
-    disturbed = _num_disturbed(counted)
-    if clock == "wall" and disturbed > _MAX_DISTURBED_SHARE * len(counted):
+    unsteady = len(pooled) - len(counted)
+    if unsteady > _MAX_UNSTEADY_SHARE * len(pooled):
         return (
-            f"inconclusive: in {disturbed} of {len(counted)} pairs the kernels waited for a "
-            "core, so other programs were measured too"
+            f"inconclusive: in {unsteady} of {len(pooled)} pairs the machine treated the two runs "
+            "unequally, so other programs were measured too"
         )
     if len(counted) < wanted:
         return f"inconclusive: only {len(counted)} of {wanted} pairs were measured in time"
     return "ok"
-
-
-def _num_disturbed(counted: Sequence[Pair]) -> int:
-    return sum(_disturbance(pair) > DISTURBED for pair in counted)
-
-
-def _disturbance(pair: Pair) -> float:
-    return max(pair.baseline.disturbance, pair.libra.disturbance)

@@ -111,7 +111,7 @@ def train(args: argparse.Namespace) -> None:
     try:
         while counted < args.pairs and not _any_rank(time.monotonic() > deadline):
             pair = trainer.train_pair(step)
-            counted += not pair.warmup
+            counted += not pair.warmup and pair.steady(args.clock)
             step += 1
             if dist.get_rank() == 0:
                 append_pair(args.results, pair)
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cp", type=int, default=1, help="ranks of a sequence")
     parser.add_argument("--pool", type=int, default=2, help="sequences of a pool")
     parser.add_argument("--tokens", type=int, default=8192, help="of a packed sequence")
-    parser.add_argument("--pairs", type=int, default=24, help="pairs under a published policy")
+    parser.add_argument("--pairs", type=int, default=20, help="steady ones under a policy")
     parser.add_argument("--max-minutes", type=float, default=20.0)
     parser.add_argument(
         "--clock", choices=get_args(Clock), default="wall", help="cpu where ranks share cores"

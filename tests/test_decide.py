@@ -21,7 +21,7 @@ from libra.balancer.policy import HOME_POLICY, Policy
 from libra.balancer.speeds import RankSpeed
 
 Float64 = NDArray[np.float64]
-SETTINGS = DecideSettings()
+SETTINGS = DecideSettings(max_error=0.25, min_change=0.05, cooldown_steps=20)
 COEFFICIENTS = np.array([1e-5, 1e-7, 1e-7, 1e-9])
 FORWARD = KindEvidence(name="the forward kernel", observations=400, error=0.05)
 
