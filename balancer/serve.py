@@ -126,7 +126,7 @@ def _announce(listener: socket.socket, service: Service) -> None:
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     _say(f"Dashboard   {url}/")
     _say(f"Store       {service.store.path} ({len(service.jobs)} jobs)")
-    _say("In the job  " + f"export LIBRA_BALANCER={url}")
+    _say(f"In the job  export LIBRA_BALANCER={url} LIBRA_JOB=NAME")
 
 
 def _say(line: str) -> None:

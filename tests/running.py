@@ -58,6 +58,7 @@ def running_balancer(store: Path, *options: str) -> Iterator[RunningBalancer]:
                 break
         else:
             raise AssertionError(f"the balancer did not start:\n{log.read_text()}")
+        url = url.split()[0]
         with httpx.Client(base_url=url, timeout=20) as client:
             yield RunningBalancer(process=process, url=url, client=client, log=log)
 

@@ -351,14 +351,15 @@ def test_a_stranger_to_the_ring_resyncs(balancer: RunningBalancer, job: str, las
 
 
 def test_browsers_are_told_to_be_strict(balancer: RunningBalancer, job: str) -> None:
-    """No foreign script, no framing, no guessed types, on pages and data alike."""
-    for path in ("/docs", "/static/docs.js", "/api/v1/jobs", "/metrics", "/nothing"):
+    """No foreign script, no framing, no guessed types, nothing stale, on pages and data alike."""
+    for path in ("/", "/docs", "/static/docs.js", "/api/v1/jobs", "/metrics", "/nothing"):
         headers = balancer.client.get(path).headers
         policy = headers["content-security-policy"]
 
         assert "default-src 'self'" in policy
         assert "frame-ancestors 'none'" in policy
         assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-cache" or path == "/api/v1/jobs"
 
 
 def test_the_docs_page_is_self_contained(balancer: RunningBalancer) -> None:
