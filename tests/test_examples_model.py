@@ -85,7 +85,7 @@ def test_head_is_tied_as_asked(tied: bool) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"kv_heads": 3}, "kv_heads=3: must divide heads=4"),
+        ({"kv_heads": 3}, "kv_heads=3: must divide heads=8"),
         ({"head_dim": 7}, "head_dim=7: must be even"),
         ({"layers": 0}, "layers=0: must be at least 1"),
     ],
