@@ -8,7 +8,7 @@ Shapes: N sequences of a step; M cells of P slots.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -114,9 +114,9 @@ class PoolSampler:
     def pools(self) -> Pools:
         return self._pools
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
-        """Steps of epoch 0; sequences that do not fill a last step are left out."""
+        """Steps of any epoch; sequences that do not fill a last step are left out."""
         return len(self._packed(0)) // self._global_batch
 
     @property

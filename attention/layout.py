@@ -31,7 +31,7 @@ class BatchLayout:
         place: index of this rank's own sequence, 0..P-1.
         plan: this rank's part of the plan that the policy asks for.
         home_plan: this rank's part of plain Ulysses; the same object when nothing moves.
-        digest: 63-bit digest of everything the plan was made from, equal on all ranks.
+        digest: 63-bit digest of the cell and all its plan was made from, equal on all ranks.
     """
 
     step: int
@@ -94,14 +94,18 @@ def make_layout(
         place=place,
         plan=plan if plan.moved else home,
         home_plan=home,
-        digest=_digest(cell, tokens, cost, settings, tuple(speeds_permille)),
+        digest=_digest(
+            cell,
+            (step, micro_batch, policy_checksum),
+            (tokens, cost, settings, tuple(speeds_permille)),
+        ),
     )
 
 
-def _digest(cell: tuple[Int64, ...], tokens: int, *inputs: object) -> int:
-    """Return a positive 63-bit digest of everything that a plan is made from."""
+def _digest(cell: tuple[Int64, ...], *inputs: object) -> int:
+    """Return a positive 63-bit digest of a cell, its place in training and its plan's inputs."""
     state = hashlib.blake2b(digest_size=8)
-    state.update(repr((tokens, [len(part) for part in cell], inputs)).encode())
+    state.update(repr(([len(part) for part in cell], inputs)).encode())
     for part in cell:
         state.update(part.astype("<i8").tobytes())
     return int.from_bytes(state.digest(), "little") >> 1

@@ -51,7 +51,7 @@ class PooledAttention(nn.Module):
         self.observer: Observer | None = None
         self.use_home_plan = False
         self.plan_mismatches = 0
-        self._agreed: tuple[BatchLayout, bool] | None = None
+        self._agreed: tuple[BatchLayout, bool, bool] | None = None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, layout: BatchLayout) -> Tensor:
         """Attend; collective over the ranks of the pool.
@@ -71,7 +71,7 @@ class PooledAttention(nn.Module):
         self._check(q, k, v, layout)
         if self.observer:
             self.observer.begin(layout)
-        home = self.use_home_plan or not layout.plan.moved or not self._ranks_agree(layout)
+        home = not self._ranks_agree(layout) or self.use_home_plan
         plan = layout.home_plan if home else layout.plan
         q, k, v = self._split(q, k, v)
         runner = TileRunner(
@@ -124,11 +124,16 @@ class PooledAttention(nn.Module):
         """Compare the plan's digest within the plane, once for each layout.
 
         Ranks whose plans differ would send rows that nobody expects and abort; all of them see
-        the same verdict and take the same branch.
+        the same verdict and take the same branch. A rank whose own plan moves nothing takes part
+        too: it cannot know that the others' do not.
         """
-        if self._agreed is not None and self._agreed[0] is layout:
-            return self._agreed[1]
-        extremes = torch.tensor([layout.digest, -layout.digest], dtype=torch.int64)
+        if self.pools.shape.sequences_per_pool == 1:
+            return True
+        known = self._agreed
+        if known is not None and known[0] is layout and known[1] == self.use_home_plan:
+            return known[2]
+        digest = layout.digest ^ int(self.use_home_plan)
+        extremes = torch.tensor([digest, -digest], dtype=torch.int64)
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.pools.agreement_group)
         agreed = int(extremes[0]) == -int(extremes[1])
         if not agreed:
@@ -141,5 +146,5 @@ class PooledAttention(nn.Module):
                 layout.step,
                 layout.micro_batch,
             )
-        self._agreed = (layout, agreed)
+        self._agreed = (layout, self.use_home_plan, agreed)
         return agreed

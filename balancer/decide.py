@@ -129,7 +129,12 @@ def next_speeds(evidence: Evidence, policy: Policy, settings: SpeedSettings) -> 
     current = policy_speeds(policy, len(evidence.speeds))
     pairs = zip(evidence.speeds, current, strict=True)
     return np.array(
-        [s.speed(settings) if s.differs_from(old, settings) else old for s, old in pairs]
+        [
+            np.clip(s.speed(settings), _SLOWEST / _NOMINAL, _FASTEST / _NOMINAL)
+            if s.differs_from(old, settings)
+            else old
+            for s, old in pairs
+        ]
     )
 
 

@@ -70,4 +70,5 @@ def _number(last_event_id: str | None) -> int | None:
     """Return the event's number; a foreign one falls out of any ring and makes a resync."""
     if not last_event_id:
         return None
-    return int(last_event_id) if last_event_id.isascii() and last_event_id.isdigit() else -1
+    number = last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 20
+    return int(last_event_id) if number else -1

@@ -16,6 +16,9 @@ from libra.balancer.steps import StepLog, price_actual
 
 Mode = Literal["observe", "adapt", "frozen"]
 
+# Of all kernel seconds: an evaluation's few calls, or a warm-up in another dtype.
+_NEGLIGIBLE_SHARE = 0.01
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobSettings:
@@ -124,7 +127,8 @@ def measure_speeds(state: JobState) -> list[RankSpeed]:
 
 
 def gather_evidence(state: JobState) -> Evidence:
-    """Return what a decision may look at."""
+    """Return what a decision may look at: a kernel of next to no seconds holds nothing up."""
+    total_s = sum(fit.seconds for fit in state.fits.fits)
     kinds = [
         KindEvidence(
             name=f"the {fit.kind.direction} kernel ({fit.kind.backend}, {fit.kind.dtype})",
@@ -132,6 +136,7 @@ def gather_evidence(state: JobState) -> Evidence:
             error=fit.error,
         )
         for fit in state.fits.fits
+        if fit.seconds >= _NEGLIGIBLE_SHARE * total_s
     ]
     home = [r.features.home for r in state.log.recent() if r.features is not None]
     shape = (0, state.log.world_size, NUM_FEATURES)

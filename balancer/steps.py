@@ -166,8 +166,12 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
             self._give_up(step)
 
     def _evict(self) -> None:
-        """Give up the step that fewest ranks speak of, the highest of them: the likeliest error."""
-        self._give_up(min(self.pending, key=lambda step: (len(self.pending[step]), -step)))
+        """Give up the step that was first heard of longest ago.
+
+        Wild numbers of one rank and steps from before an outage both age out, while a healthy
+        step is complete long before its turn.
+        """
+        self._give_up(next(iter(self.pending)))
 
     def _give_up(self, step: int) -> None:
         ranks = self.pending.pop(step)

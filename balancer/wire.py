@@ -18,6 +18,8 @@ SCHEMA = 1
 # A step of an hour or a kernel call of more is a broken clock, not a slow rank.
 MAX_SECONDS = 3600.0
 MAX_FEATURE = 2.0**62
+MAX_LABEL = 64
+MAX_HEADS = 1 << 16
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:@-]+$")]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -128,6 +130,8 @@ def check_report(report: Report) -> None:
     if report.rank >= report.world_size:
         detail = f"{report.rank} is not below world_size {report.world_size}"
         raise ReportError("$.rank", "invalid", detail)
+    for field, kind in _kinds(report):
+        _check_kind(field, kind)
     for field, value, most in _figures(report):
         if not math.isfinite(value):
             raise ReportError(field, "not_finite", f"{value} is not a finite number")
@@ -139,6 +143,25 @@ def check_report(report: Report) -> None:
         fault = Moments(moments.sums).fault()
         if fault:
             raise ReportError(f"$.moments[{i}].sums", "inconsistent", fault)
+
+
+def _kinds(report: Report) -> Iterator[tuple[str, KernelKind]]:
+    for i, moments in enumerate(report.moments):
+        yield f"$.moments[{i}].kind", moments.kind
+    for i, step in enumerate(report.steps):
+        for j, kernel in enumerate(step.kernels):
+            yield f"$.steps[{i}].kernels[{j}].kind", kernel.kind
+
+
+def _check_kind(field: str, kind: KernelKind) -> None:
+    """Keep labels short and sizes possible: both end up in metrics and in the store."""
+    for name in ("device", "backend", "dtype"):
+        if not 0 < len(getattr(kind, name)) <= MAX_LABEL:
+            detail = f"must have 1 to {MAX_LABEL} characters"
+            raise ReportError(f"{field}.{name}", "invalid", detail)
+    for name in ("head_dim", "group_heads"):
+        if not 0 < getattr(kind, name) <= MAX_HEADS:
+            raise ReportError(f"{field}.{name}", "invalid", f"must be in 1..{MAX_HEADS}")
 
 
 def _figures(report: Report) -> Iterator[tuple[str, float, float]]:

@@ -229,10 +229,10 @@ class Demo:
             job = self._view(f"/api/v1/jobs/{_JOB}")
             said = job["diagnosis"] if job else "The balancer did not answer."
             self.console.print(said, markup=False)
-        self._write(summary, pairs)
         wrong = disagreement(summary)
         if wrong:
             self.console.print(f"[bold red]Not the same training: {wrong}.")
+        self._write(summary, pairs)
         return 1 if wrong else 0
 
     def _write(self, summary: dict[str, Any], pairs: list[Pair]) -> None:

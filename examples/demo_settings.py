@@ -35,7 +35,7 @@ class DemoSettings:
 
     ranks: int
     cp: int = 1
-    pool: int
+    pool: int = 2
     tokens: int = 8192
     pairs: int = 20
     max_minutes: float = 20.0
@@ -66,6 +66,8 @@ class DemoSettings:
         for path in filter(None, (self.json, self.plot)):
             if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
                 raise ValueError(f"cannot write {path}: no writable folder {path.parent}")
+            if path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
+                raise ValueError(f"cannot write {path}: it is no writable file")
         if self.plot and self.plot.suffix not in _PLOT_FORMATS:
             raise ValueError(f"--plot {self.plot}: must end in one of {', '.join(_PLOT_FORMATS)}")
 
@@ -89,14 +91,8 @@ class DemoSettings:
             ranks = min(cores - cores % 2, _MOST_RANKS)
         clock = args.clock or ("wall" if cores >= ranks else "cpu")
         given = {name: options[name] for name in cls.__slots__ if options.get(name) is not None}
-        pool = args.pool if args.pool is not None else _default_pool(ranks, args.cp)
-        given |= {"ranks": ranks, "clock": clock, "pool": pool, "port": _free_port(args.port)}
+        given |= {"ranks": ranks, "clock": clock, "port": _free_port(args.port)}
         return cls(**given)
-
-
-def _default_pool(ranks: int, cp: int) -> int:
-    """Return 2 where the ranks' sequences come in pairs: small pools show placement at work."""
-    return 2 if cp > 0 and ranks % (2 * cp) == 0 else 1
 
 
 def usable_cores() -> int:

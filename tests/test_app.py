@@ -104,6 +104,21 @@ def test_a_bad_figure_is_named_and_changes_nothing(
     assert (summary["reports"], summary["rejected"]) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("head_dim", 1 << 70), ("head_dim", -5), ("group_heads", 0), ("backend", "x" * 100_000)],
+)
+def test_a_kernel_that_cannot_be_is_refused(
+    balancer: RunningBalancer, job: str, name: str, value: int | str
+) -> None:
+    """What names a kernel ends up in metrics and store: it stays short and possible."""
+    report = fields(job)
+    report["steps"][0]["kernels"][0]["kind"][name] = value
+    response = post(balancer, job, encoded(report, "application/json"), "application/json")
+
+    assert_problem(response, 422, f"$.steps[0].kernels[0].kind.{name}")
+
+
 def test_a_report_that_its_job_refuses_is_counted_once(balancer: RunningBalancer, job: str) -> None:
     """What is well formed but cannot be true of this job changes nothing either."""
     balancer.send(make_report(job))
@@ -342,7 +357,7 @@ def test_events_are_followed_and_replayed(balancer: RunningBalancer, job: str) -
     assert [data["mode"] for _, _, data in replayed] == ["adapt", "observe", "frozen"]
 
 
-@pytest.mark.parametrize("last_id", [1, 1 << 52])
+@pytest.mark.parametrize("last_id", [1, 1 << 52, int("9" * 4000)])
 def test_a_stranger_to_the_ring_resyncs(balancer: RunningBalancer, job: str, last_id: int) -> None:
     """A page from before a restart fetches everything anew."""
     balancer.send(make_report(job))

@@ -222,6 +222,31 @@ def _disagree(rank: int) -> tuple[int, int, float, bool]:
     return attention.plan_mismatches, watcher.mismatches, worst, layout.plan.moved > 0
 
 
+def _disagree_on_pooling(rank: int) -> tuple[int, float]:
+    pools = _pools(2)
+    attention = PooledAttention(pools)
+    cell = [np.array([TOKENS]), np.full(TOKENS // 8, 8)]
+    how = PlanSettings(block_rows=16, pooling=rank == 0)
+    worst = 0.0
+    for step in range(3):
+        layout = make_layout(
+            cell, pools.place, tokens=TOKENS, cost=FLOPS_COST, settings=how, step=step
+        )
+        q, k, v, _ = _tensors(step, Heads(query=4, kv=2, dim=32), torch.float64)
+        expected = dense_attention(q, k, v, layout.document_lengths.tolist())
+        worst = max(worst, relative_error(attention(q, k, v, layout), expected))
+    return attention.plan_mismatches, worst
+
+
+@pytest.mark.dist
+@pytest.mark.fault
+def test_a_rank_that_would_stay_home_sees_that_the_others_would_not() -> None:
+    """Where one rank's plan moves tiles and another's none, all run home, in every step."""
+    for mismatches, error in run_ranks(_disagree_on_pooling, 2):
+        assert mismatches == 3
+        assert error < 1e-14
+
+
 @pytest.mark.dist
 @pytest.mark.fault
 def test_ranks_with_different_plans_run_home_and_say_so() -> None:

@@ -127,16 +127,29 @@ def test_a_step_that_lags_is_closed_and_names_the_missing_ranks() -> None:
 
 
 def test_all_is_bounded_however_ranks_report() -> None:
-    """A rank whose step numbers run wild costs bounded memory and evicts no honest step."""
-    log = started()
-    log.add(0, totals(10))
+    """A rank whose step numbers run wild costs bounded memory, and honest steps go on."""
+    log = started(2)
     for wild in range(MAX_PENDING_STEPS + 100):
         log.add(1, totals(1_000_000 + wild))
 
     assert len(log.pending) == MAX_PENDING_STEPS
     assert len(log.given_up) == MAX_INCOMPLETE_STEPS
-    assert log.incomplete == 101
+    assert log.incomplete == 100
+    log.add(0, totals(10))
     assert log.add(1, totals(10)) is not None
+
+
+def test_steps_from_before_an_outage_never_hold_up_new_ones() -> None:
+    """More backlog than is kept pending, from a rank that others left alone, ages out."""
+    log = started(2)
+    finish(log, 0)
+    for step in range(1, 3 * MAX_PENDING_STEPS):
+        log.add(0, totals(step))
+    newest = 3 * MAX_PENDING_STEPS
+    log.add(0, totals(newest))
+
+    assert log.add(1, totals(newest)) is not None
+    assert log.newest == newest
 
 
 def test_the_ring_keeps_the_newest_and_only_recent_ones_keep_features() -> None:
