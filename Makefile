@@ -34,7 +34,7 @@ test: .venv/dev.stamp ## every test that needs no GPU (ARGS="tests/test_corpus.p
 test-gpu: .venv/dev.stamp ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-bench: .venv/dev.stamp ## the figures of the README
+bench: .venv/dev.stamp ## the operator's figures in benchmarks/RESULTS.md
 	$(if $(BENCHMARKS),,@echo "no benchmarks/bench_*.py here")
 	@set -e; for benchmark in $(BENCHMARKS); do $(BIN)/python "$$benchmark"; done
 
