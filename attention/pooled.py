@@ -76,7 +76,7 @@ class PooledAttention(nn.Module):
         q, k, v = self._split(q, k, v)
         runner = TileRunner(
             self.kernel or choose_kernel(q.device),
-            self.scale or 1 / math.sqrt(q.shape[-1]),
+            1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale,
             self.observer,
         )
         out = pool_tiles(q, k, v, plan, self.pools.plane_group, runner)

@@ -57,8 +57,8 @@ class KernelTotals(msgspec.Struct, kw_only=True):
 class StepTotals(msgspec.Struct, kw_only=True):
     """What one rank did in one optimizer step.
 
-    ``home_features`` are the features this rank's kernels would have had under the home plan, in
-    one direction. ``wait_seconds`` is the exposed part of the exchange only.
+    ``home_features`` are those of this rank's tiles under the home plan, for one layer, kv head and
+    direction: only their ratios between ranks mean anything. ``wait_seconds`` is the exposed part of the exchange only.
     """
 
     step: Count
