@@ -58,7 +58,8 @@ class StepTotals(msgspec.Struct, kw_only=True):
     """What one rank did in one optimizer step.
 
     ``home_features`` are those of this rank's tiles under the home plan, for one layer, kv head and
-    direction: only their ratios between ranks mean anything. ``wait_seconds`` is the exposed part of the exchange only.
+    direction: only their ratios between ranks mean anything. ``wait_seconds`` is the exposed
+    part of the exchange only.
     """
 
     step: Count
