@@ -94,7 +94,20 @@ def _run_rank(
     try:
         result = fn(rank, *args)
         _result(folder, rank).write_bytes(pickle.dumps(result))
+    except BaseException:
+        # Said before this rank's connections close: a peer that then fails because of that must
+        # not be the one whose words the parent sees.
+        if _is_first_to_fail(folder):
+            raise
     finally:
         # A peer that has already failed may have closed its end of the connection.
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+def _is_first_to_fail(folder: str) -> bool:
+    try:
+        Path(folder, "failed").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
