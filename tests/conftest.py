@@ -1,11 +1,18 @@
 """Settings of all tests, and fixtures that more than one file of them needs."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
+from tests.feed import Feed
 from tests.running import RunningBalancer, running_balancer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from tests.pages import OpenPage
 
 # Machines that run tests are often busy: time is no failure here. CI draws the same cases each
 # run, so that a red run is the change's.
@@ -24,3 +31,30 @@ def balancer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBalanc
 def job(request: pytest.FixtureRequest) -> str:
     """A job name that no other test uses."""
     return "".join(c if c.isalnum() else "-" for c in request.node.nodeid)[-120:]
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """A browser for one file: playwright's event loop is gone before other tests run theirs."""
+    # Here, so that a machine without playwright can run all other tests.
+    from tests.pages import running_browser
+
+    with running_browser() as running:
+        yield running
+
+
+@pytest.fixture
+def open_page(browser: "Browser", balancer: RunningBalancer) -> "Iterator[OpenPage]":
+    """Open a job's page; at the end, it has reported no error and asked no other host."""
+    from tests.pages import watched_pages
+
+    with watched_pages(browser, balancer.url) as open_page:
+        yield open_page
+
+
+@pytest.fixture
+def feed(balancer: RunningBalancer, job: str) -> Feed:
+    """A job with sixteen uneven steps."""
+    feed = Feed(balancer=balancer, job=job)
+    feed.run(16)
+    return feed

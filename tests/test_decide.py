@@ -59,6 +59,7 @@ def refused(decision: Decision, *words: str) -> bool:
 
 
 def test_the_first_policy_pools_with_measured_costs() -> None:
+    """Enough evidence brings a policy that pools by measured costs, and says what it may gain."""
     decision = decide(evidence(), HOME_POLICY, SETTINGS)
 
     assert decision.policy is not None
@@ -87,10 +88,12 @@ def test_the_first_policy_pools_with_measured_costs() -> None:
 def test_without_evidence_or_gain_the_job_stays_home(
     changes: dict[str, object], words: list[str]
 ) -> None:
+    """Without enough evidence or gain a job stays home, and the reason says what is lacking."""
     assert refused(decide(evidence(**changes), HOME_POLICY, SETTINGS), *words)
 
 
 def test_the_hysteresis_is_a_threshold() -> None:
+    """Pooling begins where the predicted gain exceeds ``min_gain``, and not below it."""
     gain = predicted_gain(home_features(), COEFFICIENTS)
     below = DecideSettings(min_gain=gain - 1e-6)
     above = DecideSettings(min_gain=gain + 1e-6)
@@ -100,6 +103,7 @@ def test_the_hysteresis_is_a_threshold() -> None:
 
 
 def test_a_policy_that_fits_is_kept() -> None:
+    """A policy is not replaced while its costs and speeds still hold."""
     assert refused(decide(evidence(), pooled(), SETTINGS), "Keep policy 1", "changed by 0.0%")
 
 
@@ -111,6 +115,7 @@ def test_a_common_factor_is_no_reason_for_another_policy() -> None:
 
 
 def test_another_shape_of_costs_is() -> None:
+    """Costs of another shape call for a successor, which says what it replaces and why."""
     changed = evidence(coefficients=COEFFICIENTS * np.array([1, 100, 100, 1]))
     decision = decide(changed, pooled(), SETTINGS)
 
@@ -120,6 +125,7 @@ def test_another_shape_of_costs_is() -> None:
 
 
 def test_a_slow_rank_is_and_only_its_speed_changes() -> None:
+    """A rank that turned slow calls for a successor; ranks that merely scatter stay nominal."""
     speeds = [RankSpeed(measured=m, steps=16, spread=0.01) for m in (1.02, 0.7, 0.97, 1.0)]
     decision = decide(evidence(speeds=speeds), pooled(), SETTINGS)
 
@@ -137,6 +143,7 @@ def test_missing_evidence_of_speed_keeps_what_the_policy_has() -> None:
 
 
 def test_a_recovered_rank_becomes_nominal_again() -> None:
+    """A rank that is as fast as the others again gets its full share back."""
     policy = pooled(speeds_permille=(1000, 700, 1000, 1000))
     decision = decide(evidence(), policy, SETTINGS)
 
@@ -154,6 +161,7 @@ def test_speeds_of_another_world_are_replaced() -> None:
 
 
 def test_policies_keep_their_distance() -> None:
+    """However much changes, the next policy comes no sooner than ``cooldown_steps`` after one."""
     changed = evidence(coefficients=COEFFICIENTS * np.array([1, 100, 100, 1]))
     early = replace(changed, steps_since_policy=19)
 
@@ -162,6 +170,7 @@ def test_policies_keep_their_distance() -> None:
 
 
 def test_gain_is_what_perfect_balance_would_save() -> None:
+    """The gain is the share of the slowest rank's time that balance saves, 0 without any work."""
     features = np.zeros((2, 2, 4))
     features[0, :, 3] = [1.0, 3.0]
     features[1, :, 3] = [2.0, 2.0]
@@ -175,6 +184,7 @@ def test_gain_is_what_perfect_balance_would_save() -> None:
 
 
 def test_shape_change_is_a_relative_difference() -> None:
+    """Models differ by what they say of ranks relative to each other, not by a common factor."""
     features = np.zeros((1, 2, 4))
     features[0, 0, 3] = features[0, 1, 1] = 1.0
     old = np.array([0.0, 1.0, 0.0, 1.0])
@@ -187,6 +197,7 @@ def test_shape_change_is_a_relative_difference() -> None:
 
 
 def test_coefficients_survive_the_policy() -> None:
+    """A policy's integers give back the fitted seconds to five digits."""
     np.testing.assert_allclose(policy_coefficients(pooled()), COEFFICIENTS, rtol=1e-5)
 
 
@@ -195,5 +206,6 @@ def test_coefficients_survive_the_policy() -> None:
     [("min_observations", 0), ("cooldown_steps", 0), ("max_error", 1.0), ("min_gain", 0.0)],
 )
 def test_settings_name_what_is_wrong(name: str, value: float) -> None:
+    """A setting out of range is refused with its name and value."""
     with pytest.raises(ValueError, match=f"{name}={value}: must"):
         DecideSettings(**{name: value})  # type: ignore[arg-type]

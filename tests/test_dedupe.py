@@ -6,6 +6,7 @@ from libra.balancer.dedupe import AgentState
 
 
 def test_every_number_is_new_once() -> None:
+    """In whatever order numbers come, each is new once, and without gaps one word holds them."""
     agent = AgentState()
     order = np.random.default_rng(0).permutation(200).tolist()
 
@@ -29,6 +30,7 @@ def test_a_gap_that_never_fills_is_given_up() -> None:
 
 
 def test_many_gaps_are_bounded_too() -> None:
+    """An agent that loses every other report takes bounded memory; the newest are told apart."""
     agent = AgentState()
     for sequence in range(0, 4000, 2):
         agent.add(sequence)

@@ -36,6 +36,7 @@ def coefficients() -> st.SearchStrategy[Float64]:
 @given(truth=coefficients(), seed=RNG_SEEDS)
 @settings(max_examples=30, deadline=None)
 def test_recovers_planted_coefficients(truth: Float64, seed: int) -> None:
+    """From exact timings the fit finds what each feature costs, be it nothing."""
     features = draw_tiles(seed)
 
     model = QuadraticCostModel().fit(features, features @ truth)
@@ -48,6 +49,7 @@ def test_recovers_planted_coefficients(truth: Float64, seed: int) -> None:
 @given(truth=coefficients(), seed=RNG_SEEDS, parts=st.integers(1, 9))
 @settings(max_examples=30, deadline=None)
 def test_splitting_and_reordering_do_not_matter(truth: Float64, seed: int, parts: int) -> None:
+    """The fit is the same however calls are spread over reports, and in any order."""
     rng = np.random.default_rng(seed)
     features = draw_tiles(seed, cut=False)
     seconds = features @ truth * np.exp(0.1 * rng.standard_normal(len(features)))
@@ -101,6 +103,7 @@ def test_uncut_tiles_share_the_collinear_coefficient() -> None:
 
 
 def test_prior_speaks_until_there_is_evidence() -> None:
+    """Until 40 calls are measured cost follows causal pairs alone, and the model says so."""
     model = QuadraticCostModel(min_observations=40)
     features = draw_tiles(1, n=40)
     seconds = features @ np.array([0.0, 0.0, 0.0, 3e-9])
@@ -130,6 +133,7 @@ def test_forgetting_follows_a_change_and_age_commutes() -> None:
 
 
 def test_a_kernel_that_is_no_longer_called_keeps_its_fit() -> None:
+    """A kernel that is no longer called keeps its fit, however many steps pass."""
     features = draw_tiles(5)
     model = QuadraticCostModel(half_life_steps=1).fit(features, features @ np.full(4, 1e-6))
     before = model.predict(features)
@@ -141,6 +145,7 @@ def test_a_kernel_that_is_no_longer_called_keeps_its_fit() -> None:
 
 
 def test_is_a_scikit_learn_regressor() -> None:
+    """The model can be scored, cloned without what it learned, and pickled with it."""
     features = draw_tiles(2)
     seconds = features @ np.array([1e-5, 1e-7, 1e-7, 1e-9])
     model = QuadraticCostModel(half_life_steps=50).fit(features, seconds)
@@ -156,6 +161,7 @@ def test_is_a_scikit_learn_regressor() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
 def test_refuses_nonsense(bad: float) -> None:
+    """Figures that cannot be true are refused before anything is learned from them."""
     features = draw_tiles(2, n=3)
     broken = features.copy()
     broken[1, 2] = bad
@@ -173,6 +179,7 @@ def test_refuses_nonsense(bad: float) -> None:
 @given(seed=RNG_SEEDS, n=st.integers(0, 50), log_unit=st.floats(-13, -5))
 @settings(max_examples=50, deadline=None)
 def test_sums_of_real_observations_have_no_fault(seed: int, n: int, log_unit: float) -> None:
+    """No honest report is refused: sums of real calls, at any pace or of none, have no fault."""
     rng = np.random.default_rng(seed)
     moments = Moments()
     for _ in range(3):
@@ -203,6 +210,7 @@ def test_a_rate_that_no_device_reaches_is_found() -> None:
 
 
 def test_sums_without_observations_and_huge_sums_are_found() -> None:
+    """Sums that are huge, not a number or of no observations are faults, each with its reason."""
     assert Moments([0.0] * (NUM_SUMS - 1) + [1.0]).fault() == "there are sums but no observations"
     assert "sums must lie in" in (Moments([1e61] * NUM_SUMS).fault() or "")
     assert "sums must lie in" in (Moments([float("nan")] * NUM_SUMS).fault() or "")

@@ -24,11 +24,13 @@ def confirmed(speeds: list[RankSpeed]) -> list[float]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_uneven_data_and_a_wrong_factor_leave_speeds_nominal(seed: int) -> None:
+    """Neither uneven data nor a model that is off by a factor makes any rank look slow."""
     assert confirmed(simulate([1.0] * 8, seed=seed)) == [1.0] * 8
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_slow_rank_is_found_and_no_other(seed: int) -> None:
+    """A slow rank's speed is found to within 5 %, and no other rank is suspected."""
     speeds = confirmed(simulate([1.0, 1.0, 0.7, 1.0, 1.0, 1.0], seed=seed))
 
     assert speeds[2] == pytest.approx(0.7, rel=0.05)
@@ -36,6 +38,7 @@ def test_a_slow_rank_is_found_and_no_other(seed: int) -> None:
 
 
 def test_too_few_steps_confirm_nothing() -> None:
+    """No rank is called slow on fewer than ten steps."""
     assert confirmed(simulate([1.0, 1.0, 0.5], steps=9)) == [1.0] * 3
     assert confirmed(simulate([1.0, 1.0, 0.5], steps=10)) != [1.0] * 3
 
@@ -50,10 +53,12 @@ def test_a_deviation_inside_the_scatter_confirms_nothing() -> None:
 
 
 def test_a_small_deviation_confirms_nothing() -> None:
+    """A rank 3 % slower, however surely it is, is too little to act on."""
     assert confirmed(simulate([1.0, 1.0, 0.97], noise=0.001)) == [1.0] * 3
 
 
 def test_one_odd_step_does_not_move_a_speed() -> None:
+    """A rank that stalls in one step out of many keeps its speed."""
     predicted = np.ones((16, 4))
     measured = predicted.copy()
     measured[5, 1] = 100.0
@@ -62,6 +67,7 @@ def test_one_odd_step_does_not_move_a_speed() -> None:
 
 
 def test_ranks_without_kernels_have_no_say() -> None:
+    """A rank or a step without kernels tells nothing of speed, and others are judged without."""
     predicted = np.ones((16, 3))
     measured = np.ones((16, 3))
     measured[:, 0] = 0.0
@@ -87,5 +93,6 @@ def test_a_confirmed_speed_does_not_flap_at_the_threshold() -> None:
     ("name", "value"), [("min_steps", 1), ("min_deviation", 0.0), ("min_spreads", -1.0)]
 )
 def test_settings_name_what_is_wrong(name: str, value: float) -> None:
+    """A setting out of range is refused with its name and value."""
     with pytest.raises(ValueError, match=f"{name}={value}: must"):
         SpeedSettings(**{name: value})  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Steps are put together whatever the order, and what waits is bounded."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -47,6 +48,7 @@ def finish(log: StepLog, step: int) -> StepRecord:
 
 
 def test_a_step_is_complete_when_all_ranks_reported() -> None:
+    """A step counts once all ranks, in any order, have reported it; then its figures are whole."""
     log = started(3)
 
     assert log.add(2, totals(5, 3.0)) is None
@@ -64,9 +66,11 @@ def test_a_step_is_complete_when_all_ranks_reported() -> None:
 
 
 def test_prices_follow_actual_and_home_features() -> None:
+    """Predicted skew is of the work that ranks did, home skew of what plain Ulysses would do."""
     log = started(2)
     log.add(0, totals(0, 1.0))
-    record = log.add(1, totals(0, 3.0))
+    moved = msgspec.structs.replace(totals(0, 3.0), home_features=(1.0, 70.0, 70.0, 700.0))
+    record = log.add(1, moved)
     assert record is not None
     assert record.predicted_skew is None
 
@@ -75,10 +79,11 @@ def test_prices_follow_actual_and_home_features() -> None:
     assert record.predicted_seconds is not None
     assert record.predicted_seconds.tolist() == [300.0, 900.0]
     assert record.predicted_skew == pytest.approx(1.5)
-    assert record.home_skew == pytest.approx(1.5)
+    assert record.home_skew == pytest.approx(1.75)
 
 
 def test_steps_complete_out_of_order_and_stay_sorted() -> None:
+    """Steps that complete out of order are listed by number."""
     log = started()
     for step in (3, 1, 2):
         finish(log, step)
@@ -88,6 +93,7 @@ def test_steps_complete_out_of_order_and_stay_sorted() -> None:
 
 
 def test_a_rank_that_repeats_a_step_changes_nothing() -> None:
+    """A rank's first word on a step stands, before and after the step is complete."""
     log = started()
     log.add(0, totals(1, 1.0))
     log.add(0, totals(1, 9.0))
@@ -102,6 +108,7 @@ def test_a_rank_that_repeats_a_step_changes_nothing() -> None:
 
 
 def test_policy_versions_that_differ_are_no_agreement() -> None:
+    """A step whose ranks ran different policies is no step under the newer one."""
     log = started()
     log.add(0, totals(1, version=2))
     record = log.add(1, totals(1, version=1))
@@ -111,6 +118,7 @@ def test_policy_versions_that_differ_are_no_agreement() -> None:
 
 
 def test_a_step_that_lags_is_closed_and_names_the_missing_ranks() -> None:
+    """A step that lags too far behind is given up for good, and tells which ranks are missing."""
     log = started(3)
     log.add(1, totals(0))
     for step in range(1, CLOSE_AFTER_STEPS):
@@ -153,6 +161,7 @@ def test_steps_from_before_an_outage_never_hold_up_new_ones() -> None:
 
 
 def test_the_ring_keeps_the_newest_and_only_recent_ones_keep_features() -> None:
+    """However long a job runs, it keeps its newest steps, and features of the last few only."""
     log = started(1)
     for step in range(RING_STEPS + 10):
         finish(log, step)
@@ -165,6 +174,7 @@ def test_the_ring_keeps_the_newest_and_only_recent_ones_keep_features() -> None:
 
 
 def test_a_new_attempt_drops_pending_and_replaces_what_it_does_again() -> None:
+    """A new attempt waits for no step of the old one and replaces those that it does again."""
     log = started()
     for step in range(10):
         finish(log, step)
@@ -182,6 +192,7 @@ def test_a_new_attempt_drops_pending_and_replaces_what_it_does_again() -> None:
 
 
 def test_ranks_without_kernels_are_even() -> None:
+    """A step without kernel or wall time is even and waits for nothing."""
     log = started(1)
     idle = StepTotals(
         step=0, policy_version=0, seconds=0.0, kernels=[], home_features=(0.0, 0.0, 0.0, 0.0)

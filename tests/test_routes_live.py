@@ -1,0 +1,136 @@
+"""What stays open: agents get a policy once it is safe, pages each event once and in order."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from libra.balancer.policy import HOME_POLICY, Policy, decode_policy
+from libra.balancer.store import Store
+from tests.application import open_service, send
+from tests.running import RunningBalancer, make_report
+
+POLICY = Policy(version=1, pooling=True, reason="by hand")
+
+
+def test_a_policy_is_sent_once(balancer: RunningBalancer, job: str) -> None:
+    """An agent that has the policy gets 304, at once or after the wait that it asked for."""
+    balancer.send(make_report(job))
+    path = f"/api/v1/jobs/{job}/policy"
+    first = balancer.client.get(path)
+    known = {"If-None-Match": first.headers["etag"]}
+
+    assert decode_policy(first.content) == HOME_POLICY
+    assert first.headers["etag"] == f'"{HOME_POLICY.checksum}"'
+    assert balancer.client.get(path, headers=known).status_code == 304
+    again = balancer.client.get(f"{path}?wait=0.2", headers=known)
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.elapsed.total_seconds() >= 0.2
+
+
+def test_a_new_policy_ends_the_wait_and_is_on_disk(tmp_path: Path) -> None:
+    """A long poll is answered by the publication, which a restart then still knows."""
+
+    async def go() -> tuple[httpx.Response, httpx.Response]:
+        path = "/api/v1/jobs/j/policy"
+        async with open_service(tmp_path / "s.sqlite") as (service, client):
+            await send(client)
+            known = {"If-None-Match": f'"{HOME_POLICY.checksum}"'}
+            poll = asyncio.create_task(client.get(f"{path}?wait=60", headers=known))
+            async with asyncio.timeout(10):
+                while not service.jobs["j"].polls:
+                    await asyncio.sleep(0.01)
+            await service.publish(service.jobs["j"], POLICY)
+            polled = await asyncio.wait_for(poll, 10)
+        async with open_service(tmp_path / "s.sqlite") as (service, client):
+            return polled, await client.get(path)
+
+    polled, restarted = asyncio.run(go())
+    assert decode_policy(polled.content).reason == POLICY.reason
+    assert restarted.content == polled.content
+
+
+@pytest.mark.fault
+def test_a_policy_is_shown_only_once_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the fsync no agent gets, and no event tells of, a policy that a crash may undo."""
+    held, disk = threading.Event(), threading.Event()
+    transact = Store._transact
+
+    def slow(store: Store, writes: Any) -> Any:
+        held.set()
+        disk.wait(20)
+        return transact(store, writes)
+
+    async def version(client: httpx.AsyncClient) -> int:
+        return decode_policy((await client.get("/api/v1/jobs/j/policy")).content).version
+
+    async def go() -> None:
+        async with open_service(tmp_path / "s.sqlite") as (service, client):
+            await send(client)
+            live = service.jobs["j"]
+            stream = live.stream.follow(None)
+            await anext(stream)
+            event = asyncio.ensure_future(anext(stream))
+            monkeypatch.setattr(Store, "_transact", slow)
+            publishing = asyncio.create_task(service.publish(live, POLICY))
+            assert await asyncio.to_thread(held.wait, 10)
+
+            assert (await version(client), event.done()) == (0, False)
+            disk.set()
+            await publishing
+            assert await version(client) == 1
+            assert b"event: policy" in await asyncio.wait_for(event, 10)
+
+    asyncio.run(go())
+
+
+def read_events(
+    balancer: RunningBalancer, job: str, last_id: int | None, number: int
+) -> list[tuple[int, str, Any]]:
+    """Return (id, kind, data) of the first events of a stream."""
+    headers = {} if last_id is None else {"Last-Event-ID": str(last_id)}
+    events: list[tuple[int, str, Any]] = []
+    event_id, kind = -1, ""
+    with balancer.client.stream("GET", f"/api/v1/jobs/{job}/events", headers=headers) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["x-accel-buffering"] == "no"
+        for line in response.iter_lines():
+            name, _, value = line.partition(": ")
+            if name == "retry":
+                balancer.client.put(f"/api/v1/jobs/{job}/mode", json={"mode": "frozen"})
+            elif name == "id":
+                event_id = int(value)
+            elif name == "event":
+                kind = value
+            elif name == "data":
+                events.append((event_id, kind, json.loads(value)))
+                if len(events) == number:
+                    break
+    return events
+
+
+def test_events_are_followed_and_replayed(balancer: RunningBalancer, job: str) -> None:
+    """A page hears of a change, and after a break of all that it missed, once each, in order."""
+    balancer.send(make_report(job))
+    ((first, kind, data),) = read_events(balancer, job, None, 1)
+    for mode in ("adapt", "observe"):
+        balancer.client.put(f"/api/v1/jobs/{job}/mode", json={"mode": mode})
+    replayed = read_events(balancer, job, first, 3)
+
+    assert (kind, data) == ("mode", {"mode": "frozen"})
+    assert [number for number, _, _ in replayed] == [first + 1, first + 2, first + 3]
+    assert [data["mode"] for _, _, data in replayed] == ["adapt", "observe", "frozen"]
+
+
+@pytest.mark.parametrize("last_id", [1, 1 << 52, int("9" * 4000)])
+def test_a_stranger_to_the_ring_resyncs(balancer: RunningBalancer, job: str, last_id: int) -> None:
+    """A page from before a restart fetches everything anew."""
+    balancer.send(make_report(job))
+
+    assert read_events(balancer, job, last_id, 1)[0][1:] == ("resync", {})
