@@ -19,7 +19,8 @@ CHROMIUM_ARGS = (
     "--disable-component-update",
     "--no-first-run",
 )
-TIMEOUT_S = 30.0
+# The page asks again, after some 35 s, for a live stream that did not open in time.
+TIMEOUT_S = 60.0
 
 
 def find_chromium() -> str:
@@ -31,7 +32,7 @@ def find_chromium() -> str:
 
 
 def take_screenshot(url: str, path: Path, width: int, height: int, dark: bool) -> None:
-    """Write a PNG of the page once its first chart is drawn.
+    """Write a PNG of the page once it is live and its charts are drawn.
 
     Args:
         url: the balancer's address; may choose a job with ``?job=``.
@@ -42,7 +43,7 @@ def take_screenshot(url: str, path: Path, width: int, height: int, dark: bool) -
     """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=find_chromium(), args=list(CHROMIUM_ARGS)
+            executable_path=find_chromium(), args=list(CHROMIUM_ARGS), timeout=1000 * TIMEOUT_S
         )
         try:
             page = browser.new_page(
@@ -54,6 +55,7 @@ def take_screenshot(url: str, path: Path, width: int, height: int, dark: bool) -
             # Not "networkidle": the event stream of a live page never ends.
             page.goto(url)
             page.wait_for_selector("#skew[data-state=ready] canvas")
+            page.wait_for_selector("#heatmap[data-state=ready] canvas")
             page.wait_for_selector("#badge[data-connection=live]")
             page.screenshot(path=path, full_page=height == 0)
         finally:

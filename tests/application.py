@@ -19,7 +19,9 @@ VIEWS = ("/skew", "/ranks", "/model", "/exchange", "/policies", "/policy")
 @asynccontextmanager
 async def open_service(path: Path) -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
     """A service in this process, and a client that calls its application directly."""
-    service = Service(Store(path, commit_interval_s=0), ServiceSettings(store=path))
+    # No heartbeat comes between two events, however long they take.
+    settings = ServiceSettings(store=path, heartbeat_s=3600)
+    service = Service(Store(path, commit_interval_s=0), settings)
     service.restore()
     transport = httpx.ASGITransport(app=create_app(service))
     async with httpx.AsyncClient(transport=transport, base_url="http://libra") as client:

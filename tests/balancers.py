@@ -4,8 +4,10 @@ import contextlib
 import http.server
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+
+from libra.balancer.wire import Report, decode_report
 
 ACCEPTED = b'{"accepted": true, "duplicate": false}'
 
@@ -81,14 +83,20 @@ class ToldBalancer:
         self._server.server_close()
 
     def _handle(self, handler: http.server.BaseHTTPRequestHandler) -> None:
-        body = handler.rfile.read(int(handler.headers.get("content-length", 0)))
+        length = int(handler.headers.get("content-length", 0))
+        body = b""
+        with contextlib.suppress(OSError):
+            body = handler.rfile.read(length)
+        if len(body) < length:  # the agent hung up before it had sent all
+            handler.close_connection = True
+            return
         headers = {name.lower(): value for name, value in handler.headers.items()}
         request = Request(method=handler.command, path=handler.path, headers=headers, body=body)
         self.requests.append(request)
         reply = self.answer(request)
         with contextlib.suppress(OSError):  # the agent may have hung up
             if reply.hang:
-                self.closing.wait(30)
+                self.closing.wait()  # untimed: no test may outlast it
             elif reply.gap_s:
                 for byte in reply.encode():
                     handler.wfile.write(bytes([byte]))
@@ -106,9 +114,24 @@ def by_method(*, post: Reply, get: Reply) -> Callable[[Request], Reply]:
 
 
 NO_JOB = Reply(status=404, body=b"{}")
+# A whole answer after a quarter of an hour, and never silent for long.
+TRICKLE = Reply(gap_s=0.1, body=ACCEPTED + b" " * 10_000)
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+def delivered(requests: Iterable[Request]) -> list[Report]:
+    """Return the reports in these requests, each once, as a balancer takes them.
+
+    A report that was under way when the agent closed may come again, byte for byte the same.
+    """
+    first: dict[tuple[int, str, int], tuple[bytes, Report]] = {}
+    for body in [request.body for request in requests if request.method == "POST"]:
+        report = decode_report(body)
+        key = (report.attempt, report.agent, report.sequence)
+        assert first.setdefault(key, (body, report))[0] == body
+    return [report for _, report in first.values()]
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
     """Poll until the condition holds; return whether it did within the timeout."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -120,8 +143,12 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
 
 @contextlib.contextmanager
 def no_thread_left() -> Iterator[None]:
-    """Assert that no thread of the agent outlives the block."""
+    """Assert that no thread that the agent starts in the block outlives it for long."""
+    before = set(threading.enumerate())
     yield
 
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith("libra-")]
+    def ended() -> bool:
+        new = set(threading.enumerate()) - before
+        return not [thread for thread in new if thread.name.startswith("libra-")]
+
+    assert eventually(ended, timeout_s=30)

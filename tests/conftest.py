@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.feed import Feed
 from tests.running import RunningBalancer, running_balancer
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 # Machines that run tests are often busy: time is no failure here. CI draws the same cases each
 # run, so that a red run is the change's.
-settings.register_profile("libra", deadline=None, max_examples=60, derandomize=True)
+settings.register_profile(
+    "libra",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=60,
+    derandomize=True,
+)
 settings.load_profile("libra")
 
 

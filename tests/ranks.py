@@ -68,7 +68,7 @@ def _kill(context: Any) -> None:
     for process in context.processes:
         if process.is_alive():
             process.kill()
-        process.join(5.0)
+        process.join(30.0)
 
 
 def _result(folder: str, rank: int) -> Path:
@@ -84,14 +84,14 @@ def _run_rank(
     args: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=Path(folder, "store").as_uri(),
-        rank=rank,
-        world_size=world_size,
-        timeout=datetime.timedelta(seconds=timeout_s),
-    )
     try:
+        dist.init_process_group(
+            "gloo",
+            init_method=Path(folder, "store").as_uri(),
+            rank=rank,
+            world_size=world_size,
+            timeout=datetime.timedelta(seconds=timeout_s),
+        )
         result = fn(rank, *args)
         _result(folder, rank).write_bytes(pickle.dumps(result))
     except BaseException:
@@ -100,9 +100,10 @@ def _run_rank(
         if _is_first_to_fail(folder):
             raise
     finally:
-        # A peer that has already failed may have closed its end of the connection.
-        with contextlib.suppress(RuntimeError):
-            dist.destroy_process_group()
+        if dist.is_initialized():
+            # A peer that has already failed may have closed its end of the connection.
+            with contextlib.suppress(RuntimeError):
+                dist.destroy_process_group()
 
 
 def _is_first_to_fail(folder: str) -> bool:

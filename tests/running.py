@@ -59,7 +59,9 @@ def running_balancer(store: Path, *options: str) -> Iterator[RunningBalancer]:
         else:
             raise AssertionError(f"the balancer did not start:\n{log.read_text()}")
         url = url.split()[0]
-        with httpx.Client(base_url=url, timeout=20) as client:
+        # The balancer closes a connection that is idle for 5 s: none that old is used again.
+        limits = httpx.Limits(keepalive_expiry=2)
+        with httpx.Client(base_url=url, timeout=20, limits=limits) as client:
             yield RunningBalancer(process=process, url=url, client=client, log=log)
 
 
@@ -81,15 +83,17 @@ def serve(store: Path, *options: str, stderr: Any) -> Iterator["subprocess.Popen
             process.kill()
 
 
-def wait_for(what: Callable[[], Result | None], timeout_s: float = 20.0) -> Result:
-    """Return the first true result of ``what``; fail at the deadline."""
+def wait_for(what: Callable[[], Result | None], timeout_s: float = 60.0) -> Result:
+    """Return the first true result of ``what``; fail after a last look at the deadline."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    while True:
+        over = time.monotonic() >= deadline
         result = what()
         if result:
             return result
+        if over:
+            raise AssertionError(f"not within {timeout_s:g} s")
         time.sleep(0.02)
-    raise AssertionError(f"not within {timeout_s:g} s")
 
 
 def make_report(job: str, *, sequence: int = 0, rank: int = 0, **changes: Any) -> Report:

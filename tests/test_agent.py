@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import json
 import os
 import socket
 import subprocess
@@ -19,12 +20,14 @@ from libra.agent.agent import Agent
 from libra.agent.settings import AgentSettings, settings_from_env
 from libra.attention.observer import Observer
 from libra.balancer.policy import HOME_POLICY, Policy, encode_policy
-from libra.balancer.wire import Coordinates, decode_report
+from libra.balancer.wire import Coordinates
 from tests.balancers import (
     NO_JOB,
+    TRICKLE,
     Reply,
     ToldBalancer,
     by_method,
+    delivered,
     eventually,
     no_thread_left,
 )
@@ -53,9 +56,25 @@ def environment(url: str, **more: str) -> dict[str, str]:
     return {"LIBRA_BALANCER": url, "LIBRA_JOB": "job", **more}
 
 
+# Deadlines that no test meets, however slow the machine.
+PATIENT = {"connect_timeout_s": 60.0, "timeout_s": 60.0, "close_timeout_s": 60.0}
+# Waits that no test could miss, and the end's own bound as it is in a job.
+STUBBORN = {
+    "connect_timeout_s": 600.0,
+    "timeout_s": 600.0,
+    "poll_wait_s": 600.0,
+    "close_timeout_s": 1.0,
+}
+
+
 def settings(url: str, **changes: Any) -> AgentSettings:
+    """Return settings with a quick pace and patient deadlines."""
     quick = {"interval_s": 0.02, "first_retry_s": 0.02, "max_retry_s": 0.1}
-    return AgentSettings(balancer=url, job="job", **{**quick, **changes})
+    return AgentSettings(balancer=url, job="job", **{**quick, **PATIENT, **changes})
+
+
+def reported_steps(balancer: ToldBalancer) -> list[int]:
+    return [step.step for report in delivered(balancer.requests) for step in report.steps]
 
 
 def train(agent: Agent, steps: int) -> None:
@@ -78,14 +97,14 @@ def train(agent: Agent, steps: int) -> None:
 )
 def test_off_does_nothing(environ: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     """Without a balancer or with LIBRA_AGENT=off there is no thread, no hook and no word."""
-    threads = threading.active_count()
+    before = set(threading.enumerate())
     agent = Agent.from_env(environ)
     attention, sampler = Attention(), Sampler()
     source = sampler.policy_source
     agent.attach(attention, sampler)
 
     assert not agent.enabled
-    assert threading.active_count() == threads
+    assert not set(threading.enumerate()) - before
     assert attention.observer is None
     assert sampler.policy_source is source
     assert agent.policy is HOME_POLICY
@@ -164,7 +183,7 @@ def test_timings_go_out_and_policies_come_in() -> None:
             train(agent, steps=3)
 
             assert eventually(lambda: sampler.policy_source() == POLICY)
-        reports = [decode_report(request.body) for request in balancer.asked("POST")]
+        reports = delivered(balancer.requests)
 
     assert [step.step for report in reports for step in report.steps] == [0, 1, 2]
     assert sum(kind.sums[0] for report in reports for kind in report.moments) == 3
@@ -194,7 +213,7 @@ def deaf() -> Iterator[str]:
 def endure(url: str) -> None:
     """Train beside a bad balancer; steps stay cheap, close is quick, no thread is left."""
     with no_thread_left():
-        agent = Agent(settings(url))
+        agent = Agent(settings(url, **STUBBORN))
         began_s = time.monotonic()
         train(agent, steps=100)
         trained_s = time.monotonic() - began_s
@@ -202,9 +221,11 @@ def endure(url: str) -> None:
         began_s = time.monotonic()
         agent.close()
 
-        # Generous: 100 steps take milliseconds, a wait for the balancer takes seconds.
-        assert trained_s < 1.0
-        assert time.monotonic() - began_s < 1.5
+        closed_s = time.monotonic() - began_s
+
+        # Generous: 100 steps take milliseconds and the end a second, a wait for the balancer 600.
+        assert trained_s < 60
+        assert closed_s < 60
         assert agent.policy is HOME_POLICY
 
 
@@ -219,7 +240,7 @@ def endure(url: str) -> None:
         Reply(raw=b""),
         Reply(raw=b"garbage\r\n\r\n"),
         Reply(hang=True),
-        Reply(gap_s=0.05),
+        TRICKLE,
     ],
     ids=["500", "429", "422", "html", "closed", "garbage", "hung", "trickle"],
 )
@@ -238,13 +259,14 @@ def test_a_dead_balancer_costs_nothing(dead: str, deaf: str) -> None:
 
 def test_a_step_left_open_is_not_reported() -> None:
     """A job that ends in the middle of a step does not pass half of it for the whole."""
-    with ToldBalancer(by_method(post=Reply(), get=NO_JOB)) as balancer:
-        with Agent(settings(balancer.url)) as agent:
-            train(agent, steps=1)
-            agent.meter.begin(two_sequence_layout(step=1))
-        reports = [decode_report(request.body) for request in balancer.asked("POST")]
+    with (
+        ToldBalancer(by_method(post=Reply(), get=NO_JOB)) as balancer,
+        Agent(settings(balancer.url)) as agent,
+    ):
+        train(agent, steps=1)
+        agent.meter.begin(two_sequence_layout(step=1))
 
-    assert [step.step for report in reports for step in report.steps] == [0]
+    assert reported_steps(balancer) == [0]
 
 
 def test_closing_twice_is_harmless(dead: str) -> None:
@@ -257,8 +279,12 @@ def test_closing_twice_is_harmless(dead: str) -> None:
     assert not agent.enabled
     reference = weakref.ref(agent)
     del agent
-    gc.collect()
-    assert reference() is None
+
+    def gone() -> bool:
+        gc.collect()
+        return reference() is None
+
+    assert eventually(gone)
 
 
 @pytest.mark.fault
@@ -282,52 +308,73 @@ def test_a_forked_child_is_off() -> None:
         assert os.waitstatus_to_exitcode(status) == 0
 
         train(agent, steps=2)
-        assert eventually(lambda: agent._reporter.unsent_steps == 0)
+        assert eventually(lambda: reported_steps(balancer) == [0, 1])
         agent.close()
-        reports = [decode_report(request.body) for request in balancer.asked("POST")]
 
-    assert [step.step for report in reports for step in report.steps] == [0, 1]
+    assert reported_steps(balancer) == [0, 1]
 
 
+# Trains a step, waits for its input and ends.
 SCRIPT = """
+import dataclasses
+import json
 import sys
 from libra.agent.agent import Agent
+from libra.agent.settings import settings_from_env
 from tests.layouts import two_sequence_layout
-agent = Agent.from_env({"LIBRA_BALANCER": sys.argv[1], "LIBRA_JOB": "job"})
+settings = settings_from_env({"LIBRA_BALANCER": sys.argv[1], "LIBRA_JOB": "job"})
+agent = Agent(dataclasses.replace(settings, **json.loads(sys.argv[2])))
 agent.meter.begin(two_sequence_layout(step=0))
 agent.end_step()
 assert agent.enabled
-if len(sys.argv) > 2:
+sys.stdin.readline()
+if len(sys.argv) > 3:
     raise RuntimeError("training failed")
 """
+
+
+def script(url: str, deadlines: dict[str, float], *more: str) -> list[str]:
+    """Return the command that runs the script."""
+    return [sys.executable, "-c", SCRIPT, url, json.dumps(deadlines), *more]
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["ends", "raises"])
 def test_the_end_of_the_process_sends_what_is_left(fails: bool) -> None:
     """A script that never calls close still reports its last step, also when it raises."""
     with ToldBalancer(by_method(post=Reply(), get=NO_JOB)) as balancer:
-        command = [sys.executable, "-c", SCRIPT, balancer.url, *(["fail"] if fails else [])]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        reports = [decode_report(request.body) for request in balancer.asked("POST")]
+        done = subprocess.run(
+            script(balancer.url, PATIENT, *(["fail"] if fails else [])),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
 
     assert done.returncode == int(fails)
     assert ("training failed" in done.stderr) == fails
     assert fails or done.stderr == ""
-    assert [step.step for report in reports for step in report.steps] == [0]
+    assert reported_steps(balancer) == [0]
 
 
 @pytest.mark.fault
 def test_a_hung_balancer_does_not_hold_up_the_end() -> None:
-    """The process ends by itself a little over a second after its script, not at a deadline."""
-    with ToldBalancer(lambda _: Reply(hang=True)) as balancer:
-        command = [sys.executable, "-c", SCRIPT, balancer.url]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-            assert eventually(lambda: len(balancer.asked("POST")) > 0, timeout_s=60)
-            began_s = time.monotonic()
-            _, errors = process.communicate(timeout=60)
-            took_s = time.monotonic() - began_s
+    """The process ends by itself soon after its script, not at the report's or poll's deadline."""
+    with (
+        ToldBalancer(lambda _: Reply(hang=True)) as balancer,
+        subprocess.Popen(
+            script(balancer.url, STUBBORN),
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        try:
+            assert eventually(lambda: len(balancer.asked("POST")) > 0)
+            # It takes a second; waiting for the balancer would take ten minutes.
+            _, errors = process.communicate("\n", timeout=60)
+        finally:
+            process.kill()
 
     assert process.returncode == 0
-    # Waiting out the report's own deadline alone would take five seconds, the poll's thirty.
-    assert took_s < 4.0
     assert "1 step(s) not reported" in errors

@@ -30,7 +30,7 @@ def server() -> Any:
 
 
 def connect(port: int) -> Any:
-    return TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=10))
+    return TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
 
 
 def serve() -> Any:
@@ -38,7 +38,7 @@ def serve() -> Any:
 
 
 def decide(store: Any, step: int, version: int, attempt: int = 0) -> Policy:
-    return agree(store, attempt=attempt, step=step, propose=lambda: policy(version), timeout_s=10.0)
+    return agree(store, attempt=attempt, step=step, propose=lambda: policy(version), timeout_s=60.0)
 
 
 def test_racing_ranks_with_different_proposals_get_one_policy(server: Any) -> None:
@@ -50,7 +50,7 @@ def test_racing_ranks_with_different_proposals_get_one_policy(server: Any) -> No
         store = connect(server.port)
         answers = []
         for step in range(10):
-            barrier.wait(30)
+            barrier.wait(60)
             answers.append(decide(store, step, version=100 * step + rank))
         return answers
 
@@ -71,7 +71,7 @@ def _agree_in_group(rank: int) -> list[int]:
             attempt=0,
             step=step,
             propose=functools.partial(policy, 10 * step + rank),
-            timeout_s=20.0,
+            timeout_s=60.0,
         )
         versions.append(chosen.version)
     return versions
@@ -103,7 +103,7 @@ def test_attempts_and_steps_are_decided_apart(server: Any) -> None:
 
 def test_the_home_policy_is_agreed_on_too(server: Any) -> None:
     """A rank that has a policy already follows one that decided without."""
-    agree(server, attempt=0, step=0, propose=lambda: HOME_POLICY, timeout_s=10.0)
+    agree(server, attempt=0, step=0, propose=lambda: HOME_POLICY, timeout_s=60.0)
 
     assert decide(connect(server.port), step=0, version=9) == HOME_POLICY
 
@@ -160,6 +160,8 @@ def test_a_frozen_store_host_times_out() -> None:
         assert decide(store, step=0, version=1).version == 1
         assert host.pid is not None
         os.kill(host.pid, signal.SIGSTOP)
+        _, status = os.waitpid(host.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
 
         with pytest.raises(TimeoutError, match="step 1"):
             agree(store, attempt=0, step=1, propose=lambda: policy(1), timeout_s=0.5)

@@ -33,8 +33,8 @@ def test_stopping_cancels_the_jobs_then_runs_the_last() -> None:
         background = Background(endless, last=last)
         background.start()
         assert eventually(lambda: events == ["started"])
-        assert background.stop(10.0)
-        assert background.stop(10.0)
+        assert background.stop(60.0)
+        assert background.stop(60.0)
 
     assert events == ["started", "cancelled", "last"]
 
@@ -45,7 +45,7 @@ def test_the_last_has_a_deadline() -> None:
         background = Background(last=lambda: asyncio.sleep(3600), last_timeout_s=0.05)
         background.start()
 
-        assert background.stop(10.0)
+        assert background.stop(60.0)
 
 
 def test_a_job_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -62,8 +62,8 @@ def test_a_job_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
     background = Background(broken, sound, last=_nothing)
     background.start()
 
-    assert alive.wait(10.0)
-    assert background.stop(10.0)
+    assert alive.wait(60.0)
+    assert background.stop(60.0)
     assert "ZeroDivisionError: a bug" in caplog.text
 
 
@@ -73,14 +73,15 @@ def test_names_are_looked_up_on_its_own_thread() -> None:
     statuses: list[int] = []
 
     with ToldBalancer(lambda _: Reply()) as balancer:
-        channel = Channel(balancer.url.replace("127.0.0.1", "localhost"))
+        url = balancer.url.replace("127.0.0.1", "localhost")
+        channel = Channel(url, connect_timeout_s=60.0)
 
         async def ask() -> None:
-            answer = await channel.ask("GET", "/", headers={}, timeout_s=10.0)
+            answer = await channel.ask("GET", "/", headers={}, timeout_s=60.0)
             statuses.append(answer.status)
 
-        background = Background(ask, last=channel.close)
+        background = Background(ask, last=channel.close, last_timeout_s=60.0)
         background.start()
         assert eventually(lambda: statuses == [202])
-        assert set(pools._threads_queues) == before
-        assert background.stop(10.0)
+        assert not set(pools._threads_queues) - before
+        assert background.stop(90.0)

@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.feed import Feed
 from tests.pages import (
     NEEDS_CHROMIUM,
+    TIMEOUT_MS,
     OpenPage,
     adapt,
     css_colour,
@@ -152,7 +153,7 @@ def test_hostile_words_stay_words(balancer: RunningBalancer, job: str, open_page
     adapt(feed)
 
     def corrupt(route: Route) -> None:
-        body = route.fetch().json()
+        body = route.fetch(timeout=TIMEOUT_MS).json()
         for policy in body["policies"]:
             policy["reason"] = hostile
         route.fulfill(json=body)
@@ -168,6 +169,7 @@ def test_hostile_words_stay_words(balancer: RunningBalancer, job: str, open_page
 def test_an_unknown_job_is_named_as_text(balancer: RunningBalancer, browser: Browser) -> None:
     """A job that nobody reports is named as it was asked for, markup and all."""
     page = browser.new_page()
+    page.set_default_timeout(TIMEOUT_MS)
     page.goto(f"{balancer.url}/?job={quote('<script>alert(1)</script>')}")
 
     expect(page.locator("#notice-title")).to_contain_text("<script>alert(1)</script>")

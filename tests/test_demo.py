@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 
 from libra.examples.demo_settings import DemoSettings
+from libra.examples.pairs import read_pairs
 from libra.examples.summary import TOLERANCE
 from tests.running import ROOT, wait_for
 
 # Two ranks judged by CPU time: other programs on the machine do not matter then.
 TINY = ["--ranks", "2", "--clock", "cpu", "--tokens", "1024", "--pairs", "2", "--port", "0"]
+# The balancer publishes once its model of these tiny tiles is good enough.
+TINY += ["--max-minutes", "6"]
 START_S = 120.0
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
@@ -37,6 +40,11 @@ def demo(out: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
             yield process
         finally:
             process.kill()
+
+
+def serving(out: Path) -> int | None:
+    """Return the process id of the demo's balancer, None if there is none yet."""
+    return next((pid for pid, line in children(out).items() if " serve " in line), None)
 
 
 def said(out: Path) -> str:
@@ -65,14 +73,19 @@ def test_demo_measures_both_and_outlives_its_balancer(tmp_path: Path) -> None:
     """A run whose balancer is killed in the middle still ends with figures that hold together."""
     figures, picture = tmp_path / "figures.json", tmp_path / "skew.svg"
     with demo(tmp_path, "--json", str(figures), "--plot", str(picture)) as process:
+        balancer = wait_for(lambda: serving(tmp_path), START_S)
+        # It answers no more, so no policy comes and the run cannot end before the kill.
+        wait_for(lambda: list(tmp_path.glob("*/training.log")), START_S)
+        os.kill(balancer, signal.SIGSTOP)
         wait_for(lambda: list(tmp_path.glob("*/pairs.jsonl")), START_S)
-        balancers = [pid for pid, line in children(tmp_path).items() if " serve " in line]
-        os.kill(balancers[0], signal.SIGKILL)
-        status = process.wait(400)
+        os.kill(balancer, signal.SIGKILL)
+        status = process.wait(500)
 
     assert status == 0, said(tmp_path)
     assert "The balancer ended with status -9; training goes on." in said(tmp_path)
     _check_figures(json.loads(figures.read_text()))
+    pairs = read_pairs(next(tmp_path.glob("*/pairs.jsonl")))
+    assert any(pair.libra.sent_bytes for pair in pairs if not pair.warmup)
     assert "<svg" in picture.read_text()
     assert children(tmp_path) == {}
 
@@ -86,26 +99,24 @@ def _check_figures(summary: dict[str, Any]) -> None:
         skew = summary[side]["skew"]
         assert 1.0 <= skew["mean"] <= skew["p95"] <= skew["worst"] <= 2.0
         assert summary[side]["step_seconds"]["median"] > 0
-    assert 0 < summary["max_gradient_difference"] <= TOLERANCE
+    assert 0 <= summary["max_gradient_difference"] <= TOLERANCE
     assert summary["max_loss_difference"] <= TOLERANCE
     assert summary["perfect_speedup"] >= 1.0
     policies = summary["policies"]
-    # How many there are depends on how soon the balancer was killed and was back.
-    versions = [policy["version"] for policy in policies]
-    assert versions == sorted({*versions})
-    assert versions[0] >= 1
-    assert policies[0]["first_step"] == summary["warmup_pairs"]
+    # The ranks may hear of it at different steps: the first to reach a step proposes for all.
+    assert policies[0]["version"] >= 1
+    assert policies[0]["first_step"] <= summary["warmup_pairs"]
 
 
 @pytest.mark.dist
 @pytest.mark.fault
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @linux_only
 @pytest.mark.parametrize("moment", ["balancer.log", "training.log", "pairs.jsonl"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill-9"])
 def test_stopping_leaves_no_process(tmp_path: Path, moment: str, number: signal.Signals) -> None:
     """Ctrl-C, or even a kill -9, while it starts, while ranks start, while they train."""
-    with demo(tmp_path) as process:
+    with demo(tmp_path, "--pairs", "10000") as process:  # no end of its own
         wait_for(lambda: list(tmp_path.glob(f"*/{moment}")), START_S)
         process.send_signal(number)
         status = process.wait(60)
@@ -142,7 +153,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        ended = _refuse(tmp_path, "--port", str(port))
+        ended = _refuse(tmp_path, "--ranks", "2", "--port", str(port))
 
     line = f"libra demo: --port {port}: address already in use; --port 0 takes a free one"
     assert ended.stderr.splitlines() == [line]
@@ -164,7 +175,7 @@ def _refuse(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "libra.balancer", "demo", *options]
     environ = {**os.environ, "PYTHONPATH": _absolute(os.environ.get("PYTHONPATH", ""))}
     ended = subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=110, check=False
     )
 
     assert ended.returncode != 0

@@ -44,12 +44,12 @@ def test_step_totals_are_the_sums_of_the_step() -> None:
     meter = observer
     assert isinstance(meter, StepMeter)
     meter.begin(two_sequence_layout(step=7, policy_version=3))
-    note(meter, (1, 10, 20, 30), wall_s=100.0)
-    note(meter, (2, 1, 2, 3), wall_s=50.0)
-    note(meter, (1, 5, 5, 15), kind=BACKWARD, wall_s=200.0)
-    wall, cpu = meter.start()
-    meter.exchange((wall - 25.0, cpu), 1000)
-    meter.exchange((wall, cpu), 24)
+    note(meter, (1, 10, 20, 30), wall_s=1000.0)
+    note(meter, (2, 1, 2, 3), wall_s=500.0)
+    note(meter, (1, 5, 5, 15), kind=BACKWARD, wall_s=2000.0)
+    for wait_s, sent_bytes in ((200.0, 1000), (100.0, 24)):
+        wall, cpu = meter.start()
+        meter.exchange((wall - wait_s, cpu), sent_bytes)
     meter.mismatch()
 
     totals = meter.end_step(400.0)
@@ -60,9 +60,12 @@ def test_step_totals_are_the_sums_of_the_step() -> None:
         FORWARD: (3.0, 11.0, 22.0, 33.0),
         BACKWARD: (1.0, 5.0, 5.0, 15.0),
     }
-    assert {k.kind: round(k.seconds / 50) for k in totals.kernels} == {FORWARD: 3, BACKWARD: 4}
+    # The machine may take its time for each call, but adds no less than was asked for.
+    seconds = {k.kind: k.seconds for k in totals.kernels}
+    assert 1500.0 <= seconds[FORWARD] < 1900.0
+    assert 2000.0 <= seconds[BACKWARD] < 2400.0
     assert totals.sent_bytes == 1024
-    assert totals.wait_seconds == pytest.approx(25.0, abs=5.0)
+    assert 300.0 <= totals.wait_seconds < 390.0
     assert totals.plan_mismatches == 1
     assert meter.end_step() is None
 
@@ -71,7 +74,7 @@ def test_a_step_starts_from_nothing() -> None:
     """What one step did, and calls between steps, are not counted in the next."""
     meter = StepMeter()
     meter.begin(two_sequence_layout(step=0))
-    note(meter, wall_s=10.0)
+    note(meter, wall_s=1000.0)
     meter.exchange(meter.start(), 10)
     meter.mismatch()
     meter.end_step()
@@ -84,7 +87,7 @@ def test_a_step_starts_from_nothing() -> None:
     assert totals is not None
     assert [(k.kind, k.features) for k in totals.kernels] == [(FORWARD, (1.0, 1.0, 1.0, 1.0))]
     assert (totals.sent_bytes, totals.plan_mismatches) == (0, 0)
-    assert meter.kernel_wall_seconds == pytest.approx(1.0, abs=0.9)
+    assert 1.0 <= meter.kernel_wall_seconds < 1000.0
 
 
 def test_another_step_number_closes_the_step() -> None:
@@ -114,18 +117,19 @@ def test_home_features_count_each_micro_batch_once() -> None:
     assert totals.home_features[1] == 1024
 
 
-@pytest.mark.parametrize(("clock", "seconds"), [("wall", 100.0), ("cpu", 40.0)])
-def test_the_clock_asked_for_is_reported_and_both_are_kept(clock: str, seconds: float) -> None:
+@pytest.mark.parametrize("clock", ["wall", "cpu"])
+def test_the_clock_asked_for_is_reported_and_both_are_kept(clock: str) -> None:
     """Wall and CPU seconds of the kernels stand side by side, so that noise can be seen."""
     meter = StepMeter("cpu" if clock == "cpu" else "wall")
     meter.begin(two_sequence_layout(step=0))
-    note(meter, wall_s=100.0, cpu_s=40.0)
+    note(meter, wall_s=1000.0, cpu_s=400.0)
     totals = meter.end_step()
 
     assert totals is not None
-    assert totals.kernels[0].seconds == pytest.approx(seconds, abs=5.0)
-    assert meter.kernel_wall_seconds == pytest.approx(100.0, abs=5.0)
-    assert meter.kernel_cpu_seconds == pytest.approx(40.0, abs=5.0)
+    wall_s, cpu_s = meter.kernel_wall_seconds, meter.kernel_cpu_seconds
+    assert 400.0 <= cpu_s < 500.0
+    assert 1000.0 <= wall_s < 1400.0
+    assert totals.kernels[0].seconds == (cpu_s if clock == "cpu" else wall_s)
 
 
 def test_moments_hold_every_call_once() -> None:

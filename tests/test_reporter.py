@@ -1,6 +1,7 @@
 """What the meter saw reaches the balancer once and in order, or is counted as lost."""
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +13,16 @@ from libra.agent.channel import MAX_ANSWER_BYTES, Channel
 from libra.agent.meter import StepMeter
 from libra.agent.reporter import Reporter
 from libra.agent.settings import AgentSettings
-from libra.balancer.wire import Report, StepTotals, decode_report
-from tests.balancers import ACCEPTED, Reply, Request, ToldBalancer, eventually
+from libra.balancer.wire import Report, StepTotals
+from tests.balancers import (
+    ACCEPTED,
+    TRICKLE,
+    Reply,
+    Request,
+    ToldBalancer,
+    delivered,
+    eventually,
+)
 from tests.layouts import two_sequence_layout
 from tests.test_meter import FORWARD, note
 
@@ -25,16 +34,20 @@ def totals(step: int) -> StepTotals:
 
 
 def settings(url: str, **changes: Any) -> AgentSettings:
-    """Return settings with a quick pace."""
-    quick = {"interval_s": 0.02, "first_retry_s": 0.02, "max_retry_s": 0.1, "timeout_s": 5.0}
+    """Return settings with a quick pace and a deadline that no test meets."""
+    quick = {"interval_s": 0.02, "first_retry_s": 0.02, "max_retry_s": 0.1, "timeout_s": 60.0}
     return AgentSettings(balancer=url, job="job", world_size=4, rank=2, **{**quick, **changes})
 
 
 @contextlib.contextmanager
-def reporting(url: str, meter: StepMeter | None = None, **changes: Any) -> Iterator[Reporter]:
-    """Run a reporter on a thread of its own; flush it at the end."""
-    channel = Channel(url)
+def reporting(
+    url: str, meter: StepMeter | None = None, *, pushed: int = 0, **changes: Any
+) -> Iterator[Reporter]:
+    """Run a reporter on a thread of its own, after so many steps; flush it at the end."""
+    channel = Channel(url, connect_timeout_s=60.0)
     reporter = Reporter(settings(url, **changes), meter or StepMeter(), channel)
+    for step in range(pushed):
+        reporter.push(totals(step))
 
     async def last() -> None:
         try:
@@ -42,20 +55,24 @@ def reporting(url: str, meter: StepMeter | None = None, **changes: Any) -> Itera
         finally:
             await channel.close()
 
-    background = Background(reporter.run, last=last)
+    background = Background(reporter.run, last=last, last_timeout_s=60.0)
     background.start()
     try:
         yield reporter
     finally:
-        assert background.stop(10.0)
+        assert background.stop(90.0)
 
 
 def reports(balancer: ToldBalancer) -> list[Report]:
-    return [decode_report(request.body) for request in balancer.asked("POST")]
+    return delivered(balancer.requests)
 
 
 def steps(balancer: ToldBalancer) -> list[int]:
     return [step.step for report in reports(balancer) for step in report.steps]
+
+
+def came(balancer: ToldBalancer, step: int) -> bool:
+    return step in steps(balancer)
 
 
 class Failing:
@@ -118,14 +135,14 @@ def test_a_failed_report_is_sent_again_unchanged(failure: Reply) -> None:
         reporter.push(totals(1))
         assert eventually(lambda: len(balancer.requests) >= 1)
         reporter.push(totals(2))
-        assert eventually(lambda: reporter.unsent_steps == 0)
+        # Once one is accepted so are all that come later.
+        assert eventually(lambda: reporter.sent >= 1 and came(balancer, 2))
 
     first, *_ = bodies = [request.body for request in balancer.asked("POST")]
     assert bodies[:3] == [first] * 3
-    assert sorted({report.sequence for report in reports(balancer)[2:]}) == list(
-        range(1, len(bodies) - 1)
-    )
-    assert sorted(set(steps(balancer))) == [1, 2]
+    sequences = [report.sequence for report in reports(balancer)]
+    assert sequences == list(range(1, len(sequences) + 1))
+    assert steps(balancer) == [1, 2]
     assert reporter.dropped == 0
 
 
@@ -134,40 +151,46 @@ def test_an_outage_loses_nothing_that_the_ring_can_hold() -> None:
     """Steps of an outage arrive after it, each once, in order."""
     outage = threading.Event()
     outage.set()
-    accepted: list[int] = []
+    accepted: list[Request] = []
 
     def answer(request: Request) -> Reply:
         if outage.is_set():
             return Reply(status=500)
-        accepted.extend(step.step for step in decode_report(request.body).steps)
+        accepted.append(request)
         return Reply()
+
+    def arrived() -> list[int]:
+        return [step.step for report in delivered(accepted) for step in report.steps]
 
     with ToldBalancer(answer) as balancer, reporting(balancer.url) as reporter:
         for step in range(100):
             reporter.push(totals(step))
         assert eventually(lambda: len(balancer.requests) >= 2)
         outage.clear()
-        assert eventually(lambda: reporter.unsent_steps == 0)
+        assert eventually(lambda: len(arrived()) >= 100)
 
-    assert accepted == list(range(100))
+    assert arrived() == list(range(100))
 
 
 @pytest.mark.fault
 def test_a_full_ring_drops_the_oldest_and_counts_them() -> None:
     """A long outage keeps the newest steps, and the next report says how many are gone."""
-    with ToldBalancer(lambda _: Reply()) as balancer:
-        reporter = Reporter(settings(balancer.url, ring_steps=8), StepMeter(), Channel("http://x"))
-        for step in range(20):
-            reporter.push(totals(step))
+    url = "http://127.0.0.1:9"
+    reporter = Reporter(settings(url, ring_steps=8), StepMeter(), Channel(url))
+    for step in range(20):
+        reporter.push(totals(step))
 
-        assert reporter.dropped == 12
-        assert reporter.unsent_steps == 8
-        with reporting(balancer.url, ring_steps=8) as late:
-            for step in range(20):
-                late.push(totals(step))
+    assert reporter.dropped == 12
+    assert reporter.unsent_steps == 8
 
-        assert steps(balancer)[-1] == 19
-        assert reports(balancer)[-1].dropped == 20 - len(steps(balancer))
+    with (
+        ToldBalancer(lambda _: Reply()) as balancer,
+        reporting(balancer.url, pushed=20, ring_steps=8) as late,
+    ):
+        assert eventually(lambda: late.sent >= 1)
+
+    assert steps(balancer) == list(range(12, 20))
+    assert reports(balancer)[-1].dropped == late.dropped == 12
 
 
 @pytest.mark.fault
@@ -180,7 +203,7 @@ def test_a_refused_report_is_dropped_and_told_once(caplog: pytest.LogCaptureFixt
     ):
         for step in range(3):
             reporter.push(totals(step))
-            assert eventually(lambda: reporter.unsent_steps == 0)
+            assert eventually(functools.partial(came, balancer, step))
 
     assert [report.sequence for report in reports(balancer)[:3]] == [1, 2, 3]
     assert reporter.refused == 2
@@ -202,12 +225,12 @@ def test_retry_after_is_heeded_within_bounds() -> None:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("reply", [Reply(hang=True), Reply(gap_s=0.1)], ids=["hung", "trickle"])
+@pytest.mark.parametrize("reply", [Reply(hang=True), TRICKLE], ids=["hung", "trickle"])
 def test_the_deadline_covers_the_whole_exchange(reply: Reply) -> None:
     """A balancer that is silent, or trickles byte by byte, is left at the deadline."""
     with (
         ToldBalancer(Failing(reply, times=1)) as balancer,
-        reporting(balancer.url, timeout_s=0.3) as reporter,
+        reporting(balancer.url, timeout_s=2.0) as reporter,
     ):
         reporter.push(totals(1))
         assert eventually(lambda: reporter.sent >= 1)
@@ -215,12 +238,13 @@ def test_the_deadline_covers_the_whole_exchange(reply: Reply) -> None:
 
 
 @pytest.mark.fault
-def test_an_endless_answer_is_cut() -> None:
+def test_an_endless_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """A balancer that never stops talking costs a bounded amount of memory; it is asked again."""
+    monkeypatch.setattr("libra.agent.reporter.HEARTBEAT_S", 3600.0)
     flood = Reply(body=ACCEPTED + b" " * (2 * MAX_ANSWER_BYTES))
     with ToldBalancer(Failing(flood, times=1)) as balancer, reporting(balancer.url) as reporter:
         assert eventually(lambda: reporter.sent >= 1)
-        assert len(balancer.requests) == 2
+        assert len(balancer.requests) >= 2
 
 
 def test_reports_stay_out_of_the_jobs_log_and_proxies(
@@ -248,11 +272,12 @@ def test_closing_sends_what_is_left() -> None:
     assert steps(balancer) == list(range(5))
 
 
-def test_a_quiet_rank_says_little() -> None:
+def test_a_quiet_rank_says_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without news the balancer hears of a rank now and then, not at every interval."""
+    monkeypatch.setattr("libra.agent.reporter.HEARTBEAT_S", 3600.0)
     with (
         ToldBalancer(lambda _: Reply()) as balancer,
         reporting(balancer.url, interval_s=0.01) as reporter,
     ):
-        assert eventually(lambda: reporter.sent == 1)
+        assert eventually(lambda: reporter.sent >= 1)
         assert not eventually(lambda: len(balancer.requests) > 1, timeout_s=0.3)

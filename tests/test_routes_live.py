@@ -41,11 +41,12 @@ def test_a_new_policy_ends_the_wait_and_is_on_disk(tmp_path: Path) -> None:
             await send(client)
             known = {"If-None-Match": f'"{HOME_POLICY.checksum}"'}
             poll = asyncio.create_task(client.get(f"{path}?wait=60", headers=known))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(40):
                 while not service.jobs["j"].polls:
                     await asyncio.sleep(0.01)
             await service.publish(service.jobs["j"], POLICY)
-            polled = await asyncio.wait_for(poll, 10)
+            # Less than the poll would have waited.
+            polled = await asyncio.wait_for(poll, 40)
         async with open_service(tmp_path / "s.sqlite") as (service, client):
             return polled, await client.get(path)
 
@@ -64,7 +65,7 @@ def test_a_policy_is_shown_only_once_it_is_on_disk(
 
     def slow(store: Store, writes: Any) -> Any:
         held.set()
-        disk.wait(20)
+        disk.wait(100)
         return transact(store, writes)
 
     async def version(client: httpx.AsyncClient) -> int:
@@ -79,13 +80,13 @@ def test_a_policy_is_shown_only_once_it_is_on_disk(
             event = asyncio.ensure_future(anext(stream))
             monkeypatch.setattr(Store, "_transact", slow)
             publishing = asyncio.create_task(service.publish(live, POLICY))
-            assert await asyncio.to_thread(held.wait, 10)
+            assert await asyncio.to_thread(held.wait, 60)
 
             assert (await version(client), event.done()) == (0, False)
             disk.set()
             await publishing
             assert await version(client) == 1
-            assert b"event: policy" in await asyncio.wait_for(event, 10)
+            assert b"event: policy" in await asyncio.wait_for(event, 60)
 
     asyncio.run(go())
 

@@ -21,7 +21,7 @@ def test_screenshot_is_taken_of_the_drawn_page(
     path = tmp_path / "page.png"
     url = f"{feed.balancer.url}/?job={feed.job}"
     command = [sys.executable, "-m", "libra.examples.screenshot", url, str(path)]
-    subprocess.run([*command, "--width", "800", "--dark"], check=True, timeout=60, cwd=ROOT)
+    subprocess.run([*command, "--width", "800", "--dark"], check=True, timeout=110, cwd=ROOT)
 
     pixels = np.rint(255 * imread(path, format="png")).astype(int)
     *even, _ = css_colour(open_page(feed.job, color_scheme="dark"), "--heat-0")

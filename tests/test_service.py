@@ -18,6 +18,9 @@ from libra.balancer.wire import Report, encode_report
 from tests.running import make_report, running_balancer
 from tests.simulated_job import SimulatedJob
 
+# A hundred reports, each kept before the next is sent: on a busy disk that takes minutes.
+pytestmark = pytest.mark.timeout(300)
+
 NOW_S = 1_000_000.0
 
 
@@ -182,7 +185,7 @@ def test_one_unreadable_job_spoils_no_other(
     path = tmp_path / "s.sqlite"
     before = open_service(path)
     send_all(before, [make_report("good"), make_report("bad")])
-    before.store.submit(Write(job="bad", at_s=NOW_S, snapshot=b"\x00")).result(5)
+    before.store.submit(Write(job="bad", at_s=NOW_S, snapshot=b"\x00")).result(60)
     before.store.close()
     after = open_service(path)
     names = set(after.jobs)
@@ -205,7 +208,7 @@ def test_an_acknowledged_policy_survives_sigkill(tmp_path: Path) -> None:
         policies = running.view("job/policies")
         model = running.view("job/model")
         running.process.kill()
-        running.process.wait(10)
+        running.process.wait(60)
     with running_balancer(path, "--mode", "observe") as running:
         restarted = running.client.get("/api/v1/jobs/job/policy")
 
