@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.disk import Disk, slowed_disk
 from tests.feed import Feed
 from tests.running import RunningBalancer, running_balancer
 
@@ -37,6 +38,13 @@ def balancer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBalanc
 def job(request: pytest.FixtureRequest) -> str:
     """A job name that no other test uses."""
     return "".join(c if c.isalnum() else "-" for c in request.node.nodeid)[-120:]
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    """The disk of every store in this process; the test may keep it busy."""
+    with slowed_disk() as disk:
+        yield disk
 
 
 @pytest.fixture(scope="module")

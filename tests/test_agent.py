@@ -141,6 +141,16 @@ def test_a_malformed_environment_switches_off(
     assert message in caplog.text
 
 
+def test_the_environment_alone_switches_on() -> None:
+    """Two variables in the job's environment are enough for its steps to be reported."""
+    with ToldBalancer(by_method(post=Reply(), get=NO_JOB)) as balancer:
+        agent = Agent.from_env(environment(balancer.url))
+        train(agent, steps=1)
+
+        assert eventually(lambda: reported_steps(balancer) == [0])
+        agent.close()
+
+
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [

@@ -19,10 +19,9 @@ from libra.examples.pairs import read_pairs
 from libra.examples.summary import TOLERANCE
 from tests.running import ROOT, wait_for
 
-# Two ranks judged by CPU time: other programs on the machine do not matter then.
-TINY = ["--ranks", "2", "--clock", "cpu", "--tokens", "1024", "--pairs", "2", "--port", "0"]
-# The balancer publishes once its model of these tiny tiles is good enough.
-TINY += ["--max-minutes", "6"]
+# Two ranks judged by CPU time: other programs on the machine do not matter then. Should no policy
+# come, training ends by itself before the test's patience does.
+TINY = ["--ranks=2", "--clock=cpu", "--tokens=1024", "--pairs=2", "--port=0", "--max-minutes=6"]
 START_S = 120.0
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
@@ -99,7 +98,7 @@ def _check_figures(summary: dict[str, Any]) -> None:
         skew = summary[side]["skew"]
         assert 1.0 <= skew["mean"] <= skew["p95"] <= skew["worst"] <= 2.0
         assert summary[side]["step_seconds"]["median"] > 0
-    assert 0 <= summary["max_gradient_difference"] <= TOLERANCE
+    assert summary["max_gradient_difference"] <= TOLERANCE
     assert summary["max_loss_difference"] <= TOLERANCE
     assert summary["perfect_speedup"] >= 1.0
     policies = summary["policies"]

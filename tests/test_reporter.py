@@ -272,6 +272,19 @@ def test_closing_sends_what_is_left() -> None:
     assert steps(balancer) == list(range(5))
 
 
+@pytest.mark.fault
+def test_closing_in_the_middle_of_a_report_loses_nothing() -> None:
+    """A report that gets no answer before the end is sent again, and then what came since."""
+    hung = Failing(Reply(hang=True), times=1)
+    with ToldBalancer(hung) as balancer, reporting(balancer.url, timeout_s=600.0) as reporter:
+        reporter.push(totals(1))
+        assert eventually(lambda: len(balancer.requests) >= 1)
+        reporter.push(totals(2))
+
+    assert len(balancer.requests) == 3
+    assert steps(balancer) == [1, 2]
+
+
 def test_a_quiet_rank_says_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without news the balancer hears of a rank now and then, not at every interval."""
     monkeypatch.setattr("libra.agent.reporter.HEARTBEAT_S", 3600.0)

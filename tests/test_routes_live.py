@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import httpx
 import pytest
 
 from libra.balancer.policy import HOME_POLICY, Policy, decode_policy
-from libra.balancer.store import Store
 from tests.application import open_service, send
+from tests.disk import Disk
 from tests.running import RunningBalancer, make_report
 
 POLICY = Policy(version=1, pooling=True, reason="by hand")
@@ -56,17 +55,8 @@ def test_a_new_policy_ends_the_wait_and_is_on_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault
-def test_a_policy_is_shown_only_once_it_is_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_is_shown_only_once_it_is_on_disk(tmp_path: Path, disk: Disk) -> None:
     """Before the fsync no agent gets, and no event tells of, a policy that a crash may undo."""
-    held, disk = threading.Event(), threading.Event()
-    transact = Store._transact
-
-    def slow(store: Store, writes: Any) -> Any:
-        held.set()
-        disk.wait(100)
-        return transact(store, writes)
 
     async def version(client: httpx.AsyncClient) -> int:
         return decode_policy((await client.get("/api/v1/jobs/j/policy")).content).version
@@ -78,12 +68,12 @@ def test_a_policy_is_shown_only_once_it_is_on_disk(
             stream = live.stream.follow(None)
             await anext(stream)
             event = asyncio.ensure_future(anext(stream))
-            monkeypatch.setattr(Store, "_transact", slow)
+            disk.keep_busy()
             publishing = asyncio.create_task(service.publish(live, POLICY))
-            assert await asyncio.to_thread(held.wait, 60)
+            assert await asyncio.to_thread(disk.reached.wait, 60)
 
             assert (await version(client), event.done()) == (0, False)
-            disk.set()
+            disk.free.set()
             await publishing
             assert await version(client) == 1
             assert b"event: policy" in await asyncio.wait_for(event, 60)

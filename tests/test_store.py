@@ -2,41 +2,15 @@
 
 import signal
 import sqlite3
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import pytest
 
 from libra.balancer.store import Store, StoredJob, StoreError, StoreFullError, Write
+from tests.disk import Disk
 from tests.running import make_report, running_balancer, wait_for
-
-
-@dataclass(frozen=True)
-class Disk:
-    """A disk that is busy: a transaction says ``reached``, and waits until the disk is ``free``."""
-
-    reached: threading.Event = field(default_factory=threading.Event)
-    free: threading.Event = field(default_factory=threading.Event)
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    """The disk of every store in this test; it is free afterwards."""
-    disk = Disk()
-    transact = Store._transact
-
-    def wait(store: Store, writes: list[Write]) -> StoreError | None:
-        disk.reached.set()
-        disk.free.wait(100)
-        return transact(store, writes)
-
-    monkeypatch.setattr(Store, "_transact", wait)
-    yield disk
-    disk.free.set()
 
 
 def write(job: str, *, report: bytes | None = None, snapshot: bytes | None = None) -> Write:
@@ -71,6 +45,7 @@ def test_a_job_is_its_snapshot_and_the_reports_since(tmp_path: Path) -> None:
 def test_many_writes_share_a_transaction(tmp_path: Path, disk: Disk) -> None:
     """A hundred writes that came while the disk was busy cost one fsync, not a hundred."""
     store = Store(tmp_path / "s.sqlite")
+    disk.keep_busy()
     taken = [store.submit(write("a", snapshot=b"a0"))]
     assert disk.reached.wait(60)
     taken += [store.submit(write("a", report=b"%d" % i)) for i in range(100)]
@@ -99,6 +74,7 @@ def test_every_commit_is_synced(tmp_path: Path) -> None:
 def test_a_slow_disk_fills_the_queue(tmp_path: Path, disk: Disk) -> None:
     """When the disk does not keep up, writes are refused and memory stays bounded."""
     store = Store(tmp_path / "s.sqlite", queue_size=3, commit_interval_s=0)
+    disk.keep_busy()
     taken = [store.submit(write("a", snapshot=b"0"))]
     assert disk.reached.wait(60)
     taken += [store.submit(write("a", report=b"%d" % i)) for i in range(3)]
