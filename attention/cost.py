@@ -7,6 +7,7 @@ only integer products and sums are taken. Pure numpy.
 Shapes: F = 4 features, in the order of ``FEATURES``.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -101,6 +102,39 @@ class TileCost:
         """Return the cost of each tile: [..., F] features to [...] ticks, rounded down."""
         products = features * np.asarray(self.coefficients, dtype=np.int64)
         return np.asarray(products.sum(axis=-1) >> _DROPPED_BITS, dtype=np.int64)
+
+    def price(self, row_begin: Any, row_end: Any) -> Int64:
+        """Return ``ticks(tile_features(row_begin, row_end))``, several times as fast."""
+        begin, end = np.asarray(row_begin, dtype=np.int64), np.asarray(row_end, dtype=np.int64)
+        tiles, queries, keys, pairs = self.coefficients
+        # One sum in place of four columns: planning prices thousands of tiles in microseconds.
+        total = pairs * ((end * (end + 1) - begin * (begin + 1)) >> 1)
+        if queries or keys or tiles:
+            total = total + (queries + keys) * end - queries * begin + tiles
+        return np.asarray((total >> _DROPPED_BITS) * (end > begin), dtype=np.int64)
+
+    def price_one(self, row_begin: int, row_end: int) -> int:
+        """Return the price of one tile: as ``price``, without arrays."""
+        tiles, queries, keys, pairs = self.coefficients
+        rows = row_end - row_begin
+        area = (row_end * (row_end + 1) - row_begin * (row_begin + 1)) // 2
+        total = tiles + queries * rows + keys * row_end + pairs * area
+        return total >> _DROPPED_BITS if rows > 0 else 0
+
+    def first_row(self, row_end: int, ticks: float) -> float:
+        """Return about where the tail ``row:row_end`` that costs ``ticks`` begins.
+
+        The root of the cost's quadratic in floating point, whose operations IEEE 754 rounds
+        alike everywhere: a guess good to a row, for an exact search to start from.
+        """
+        tiles, queries, keys, pairs = self.coefficients
+        whole = tiles + (queries + keys) * row_end + pairs * row_end * (row_end + 1) / 2
+        # What a whole document costs beyond the tail: its rows before it.
+        before = max(0.0, whole - ticks * 2.0**_DROPPED_BITS)
+        slope = queries + pairs / 2
+        if pairs:
+            return (math.sqrt(slope * slope + 2 * pairs * before) - slope) / pairs
+        return before / slope if slope else 0.0
 
     def seconds(self, features: Int64) -> NDArray[np.float64]:
         """Return the cost of each tile in seconds: [..., F] to [...]."""

@@ -1,23 +1,34 @@
 """Plan a cell: from plain Ulysses, move only the surplus of overloaded ranks to those with room.
 
-After Ulysses' head split the ranks of a CP group carry equal work, so a cell has only P bins to
-even out and one plan serves every plane. Each rank makes the plan by itself, so everything
-here is integer and deterministic. Pure numpy.
+After Ulysses' head split the ranks of a CP group carry equal work where C divides the query
+heads; a cell then has only P bins to even out, and one plan serves every plane. Where it does
+not, the same search works on all P C ranks of the pool. Each rank makes the plan by itself, so
+everything here is integer and deterministic. Pure numpy.
 
-Shapes: P sequences, each a bin at home; S_p documents in sequence p; n moves.
+Shapes: P sequences; S_p documents in sequence p; B bins, P or P C of them, sequence by sequence;
+n moves.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from libra.attention.cost import TileCost, tile_features
-
-Int64 = NDArray[np.int64]
+from libra.attention.cost import TileCost
+from libra.attention.heads import HeadRun, HeadSplit
+from libra.attention.piece import Items
+from libra.attention.surplus import Limits, SurplusSearch
+from libra.attention.tiles import Int64, Tiles
+from libra.attention.waves import Moves, make_moves
 
 NOMINAL_SPEED = 1000
+TOLERANCE_PERMILLE = 8
+# A cell that stays home with the tolerance left to gain is then within 2 % of even.
+MIN_GAIN_PERMILLE = 10
+
+# Why a plan is no more even than it is.
+Limit = Literal["tolerance", "pooling", "gain", "memory", "granularity"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,41 +40,29 @@ class PlanSettings:
         tolerance_permille: stop when the slowest bin is this close to the mean.
         min_gain_permille: stay home when the slowest bin would gain less.
         block_rows: cuts fall on multiples of this, the kernels' own block.
-        query_heads_per_kv_head: weighs query against key bytes of a moved tile.
+        memory_permille: queries and keys that a rank may hold, over those of its pool's longest
+            sequence under plain Ulysses; 1000 lets it receive nothing beyond them.
+        waves: exchanges that what moves is divided among, to overlap with the kernels.
     """
 
     pooling: bool = True
-    tolerance_permille: int = 5
-    min_gain_permille: int = 20
-    block_rows: int = 64
-    query_heads_per_kv_head: int = 1
+    tolerance_permille: int = TOLERANCE_PERMILLE
+    min_gain_permille: int = MIN_GAIN_PERMILLE
+    block_rows: int = 128
+    memory_permille: int = 2000
+    waves: int = 2
 
     def __post_init__(self) -> None:
         for name in ("tolerance_permille", "min_gain_permille"):
             value = getattr(self, name)
             if not 0 <= value <= 1000:
                 raise ValueError(f"{name}={value}: must be in 0..1000")
-        for name in ("block_rows", "query_heads_per_kv_head"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Moves:
-    """Tiles that leave home, one entry each, as [n] arrays.
-
-    ``source`` and ``target`` are bins, ``document`` an index in the source's sequence, and
-    query rows ``row_begin:row_end`` of the document move with keys ``0:row_end``.
-    """
-
-    source: Int64
-    target: Int64
-    document: Int64
-    row_begin: Int64
-    row_end: Int64
-
-    def __len__(self) -> int:
-        return len(self.source)
+        if self.block_rows < 1:
+            raise ValueError(f"block_rows={self.block_rows}: must be at least 1")
+        if self.memory_permille < 1000:
+            raise ValueError(f"memory_permille={self.memory_permille}: must be at least 1000")
+        if not 1 <= self.waves <= 16:
+            raise ValueError(f"waves={self.waves}: must be in 1..16")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,57 +71,165 @@ class Plan:
 
     Attributes:
         lengths: P arrays [S_p] of document lengths.
-        kept_rows: P arrays [S_p]; rows ``0:kept`` of a document are computed at home.
+        runs: heads of a sequence's bins: one for planes, C for ranks.
         moves: what is computed elsewhere.
-        load_ticks: [P] predicted cost of each bin at nominal speed, in ticks.
-        home_ticks: [P] the same under plain Ulysses.
+        cut: what is left at home of bins that gave something, by bin.
+        load_ticks: [B] predicted cost of each bin at nominal speed: ticks of one kv head's group
+            times query heads.
+        home_ticks: [B] the same under plain Ulysses.
+        limit: what kept the plan from being more even.
     """
 
     lengths: tuple[Int64, ...]
-    kept_rows: tuple[Int64, ...]
+    runs: tuple[tuple[HeadRun, ...], ...]
     moves: Moves
+    cut: Mapping[int, Items]
     load_ticks: Int64
     home_ticks: Int64
+    limit: Limit
+
+    @property
+    def bins(self) -> int:
+        """B."""
+        return len(self.lengths) * len(self.runs)
+
+    def sequence(self, own: int) -> int:
+        """Return the sequence that a bin holds at home."""
+        return own // len(self.runs)
+
+    def home(self, own: int) -> Tiles:
+        """Return the tiles of a bin under plain Ulysses."""
+        return Tiles.whole(self.lengths[self.sequence(own)], self.runs[own % len(self.runs)])
+
+    def kept(self, own: int) -> Tiles:
+        """Return the tiles of a bin's own sequence that it computes itself, by document."""
+        if own not in self.cut:
+            return self.home(own)
+        tiles = self.cut[own].left()
+        return tiles[np.lexsort((tiles.head_begin, tiles.document))]
 
 
 def plan_cell(
     lengths: Sequence[Int64],
+    heads: HeadSplit,
     cost: TileCost,
     settings: PlanSettings,
+    *,
+    cp_rank: int = 0,
     speeds_permille: Sequence[int] = (),
+    nodes: Sequence[int] = (),
 ) -> Plan:
     """Return the plan of a cell of P packed sequences.
 
     Args:
         lengths: P arrays [S_p] of positive document lengths.
+        heads: how heads are split; decides whether bins are sequences or ranks.
         cost: the price of a tile.
         settings: how far to go.
+        cp_rank: whose plane to plan where bins are sequences.
         speeds_permille: speed of each bin, 1000 is nominal; empty when all are equal.
+        nodes: node of each bin; empty when all share one.
 
     Raises:
-        ValueError: a length is not positive, or the number of speeds is not P.
+        ValueError: a length is not positive, or speeds or nodes are not one for each bin.
     """
-    home = _home_plan(lengths, cost)
-    bins = len(home.lengths)
-    speeds = list(speeds_permille) or [NOMINAL_SPEED] * bins
-    if len(speeds) != bins or min(speeds) < 1:
-        raise ValueError(f"speeds_permille={speeds}: must be {bins} positive integers")
+    home = home_plan(lengths, heads, cost, cp_rank=cp_rank)
+    return balanced_plan(home, cost, settings, speeds_permille=speeds_permille, nodes=nodes)
+
+
+def balanced_plan(
+    home: Plan,
+    cost: TileCost,
+    settings: PlanSettings,
+    *,
+    speeds_permille: Sequence[int] = (),
+    nodes: Sequence[int] = (),
+) -> Plan:
+    """Return the plan that ``settings`` ask for, from plain Ulysses' at the same cost."""
+    bins = home.bins
+    speeds = _one_each("speeds_permille", speeds_permille, bins, NOMINAL_SPEED, least=1)
+    own_nodes = _one_each("nodes", nodes, bins, 0, least=0)
     if not settings.pooling or bins < 2 or not home.home_ticks.any():
         return home
-    balanced = _Balancer(home, cost, settings, speeds).run()
-    before, after = (_slowest(plan.load_ticks, speeds) for plan in (home, balanced))
-    return balanced if (before - after) * 1000 > settings.min_gain_permille * before else home
-
-
-def _home_plan(lengths: Sequence[Int64], cost: TileCost) -> Plan:
-    own = tuple(np.ascontiguousarray(part, dtype=np.int64) for part in lengths)
-    for part in own:
-        if len(part) and part.min() < 1:
-            raise ValueError(f"lengths: {int(part.min())} is not a document length, at least 1")
-    ticks = np.array([cost.ticks(tile_features(0, part)).sum() for part in own], dtype=np.int64)
-    return Plan(
-        lengths=own, kept_rows=own, moves=_moves([]), load_ticks=ticks, home_ticks=ticks.copy()
+    limits = Limits(
+        tolerance_permille=settings.tolerance_permille,
+        block_rows=settings.block_rows,
+        spare_vectors=_spare_vectors(home, settings.memory_permille),
+        nodes=own_nodes,
     )
+    search = SurplusSearch(home.home, home.home_ticks, cost, limits, speeds)
+    search.run()
+    balanced = _searched(home, search, speeds, settings, cost)
+    before, after = (_slowest(plan.load_ticks, speeds) for plan in (home, balanced))
+    if (before - after) * 1000 > settings.min_gain_permille * before:
+        return balanced
+    return replace(home, limit=balanced.limit if balanced.limit == "memory" else "gain")
+
+
+def home_plan(
+    lengths: Sequence[Int64], heads: HeadSplit, cost: TileCost, *, cp_rank: int = 0
+) -> Plan:
+    """Return plain Ulysses as a plan: nothing moves.
+
+    Raises:
+        ValueError: a length is not positive.
+    """
+    own = tuple(np.ascontiguousarray(part, dtype=np.int64) for part in lengths)
+    every = np.concatenate(own) if own else np.zeros(0, dtype=np.int64)
+    if len(every) and every.min() < 1:
+        raise ValueError(f"lengths: {int(every.min())} is not a document length, at least 1")
+    ranks = [cp_rank] if heads.even else range(heads.cp)
+    query_heads = np.array([np.diff(heads.query_range(rank))[0] for rank in ranks])
+    ends = np.cumsum([0, *(len(part) for part in own)])
+    spent = np.concatenate(([0], np.cumsum(cost.price(0, every))))[ends]
+    ticks = np.outer(np.diff(spent), query_heads).reshape(-1)
+    return Plan(
+        lengths=own,
+        runs=tuple(heads.runs(rank) for rank in ranks),
+        moves=make_moves([], 1, cost),
+        cut={},
+        load_ticks=ticks,
+        home_ticks=ticks,
+        limit="pooling",
+    )
+
+
+def _searched(
+    home: Plan,
+    search: SurplusSearch,
+    speeds: Sequence[int],
+    settings: PlanSettings,
+    cost: TileCost,
+) -> Plan:
+    loads = np.array(search.loads, dtype=np.int64)
+    # Compared as products: a quotient of integers would round.
+    fair = int(loads.sum()) * (1000 + settings.tolerance_permille)
+    above = any(
+        load * 1000 * sum(speeds) > fair * speed
+        for load, speed in zip(search.loads, speeds, strict=True)
+    )
+    limit: Limit = "tolerance"
+    if above:
+        limit = "memory" if search.out_of_memory else "granularity"
+    return Plan(
+        lengths=home.lengths,
+        runs=home.runs,
+        moves=make_moves(search.moved, settings.waves, cost),
+        cut=search.items,
+        load_ticks=loads,
+        home_ticks=home.home_ticks,
+        limit=limit,
+    )
+
+
+def _spare_vectors(home: Plan, memory_permille: int) -> list[int]:
+    """Return what each bin may receive: its own queries and keys, less the cap's."""
+    heads = [
+        sum(run.head_end - run.head_begin + run.kv_end - run.kv_begin for run in runs)
+        for runs in home.runs
+    ]
+    own = [int(part.sum()) * count for part in home.lengths for count in heads]
+    return [max(own) * memory_permille // 1000 - held for held in own]
 
 
 def _slowest(load_ticks: Int64, speeds: Sequence[int]) -> int:
@@ -131,115 +238,10 @@ def _slowest(load_ticks: Int64, speeds: Sequence[int]) -> int:
     )
 
 
-def _moves(rows: Sequence[tuple[int, int, int, int, int]]) -> Moves:
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
-    source, target, document, row_begin, row_end = columns
-    return Moves(
-        source=source, target=target, document=document, row_begin=row_begin, row_end=row_end
-    )
-
-
-class _Balancer:
-    """Greedy search: again and again, the most overloaded bin gives to the one with most room.
-
-    What it gives is a whole document or the tail of one, the piece with most cost per byte among
-    those that fill a good part of the room: about P - 1 moves in all.
-    """
-
-    # Even lengths of thousands of short documents need many small moves; a count bounds them.
-    _MOVES_PER_BIN = 16
-
-    def __init__(
-        self, home: Plan, cost: TileCost, settings: PlanSettings, speeds: Sequence[int]
-    ) -> None:
-        self._home = home
-        self._cost = cost
-        self._settings = settings
-        self._kept = [part.copy() for part in home.lengths]
-        self._loads = [int(ticks) for ticks in home.home_ticks]
-        self._speeds = speeds
-        self._rows: list[tuple[int, int, int, int, int]] = []
-
-    def run(self) -> Plan:
-        for _ in range(self._MOVES_PER_BIN * len(self._loads)):
-            if not self._move_one():
-                break
-        return Plan(
-            lengths=self._home.lengths,
-            kept_rows=tuple(self._kept),
-            moves=_moves(self._rows),
-            load_ticks=np.array(self._loads, dtype=np.int64),
-            home_ticks=self._home.home_ticks,
-        )
-
-    def _move_one(self) -> bool:
-        # Anew each time: a cut adds work, since both parts read the keys before it.
-        total = sum(self._loads)
-        fair = [total * speed // sum(self._speeds) for speed in self._speeds]
-        surplus = [load - share for load, share in zip(self._loads, fair, strict=True)]
-        source = max(range(len(surplus)), key=surplus.__getitem__)
-        target = min(range(len(surplus)), key=surplus.__getitem__)
-        if surplus[source] * 1000 <= self._settings.tolerance_permille * fair[source]:
-            return False
-        piece = self._best_piece(self._kept[source], min(surplus[source], -surplus[target]))
-        if piece is None:
-            return False
-        document, row_begin = piece
-        row_end = int(self._kept[source][document])
-        self._kept[source][document] = row_begin
-        self._loads[source] += self._ticks(0, row_begin) - self._ticks(0, row_end)
-        self._add_row((source, target, document, row_begin, row_end))
-        return True
-
-    def _ticks(self, row_begin: int, row_end: int) -> int:
-        return int(self._cost.ticks(tile_features(row_begin, row_end)))
-
-    def _add_row(self, row: tuple[int, int, int, int, int]) -> None:
-        """Append a move, or lengthen the last one when it continues it: keys travel once."""
-        if self._rows and self._rows[-1][:3] == row[:3] and self._rows[-1][3] == row[4]:
-            last = self._rows.pop()
-            self._loads[row[1]] -= self._ticks(*last[3:])
-            row = (*row[:4], last[4])
-        self._loads[row[1]] += self._ticks(*row[3:])
-        self._rows.append(row)
-
-    def _best_piece(self, kept: Int64, room: int) -> tuple[int, int] | None:
-        """Return (document, first row) of the tail to give, or None if none helps."""
-        if room <= 0 or not len(kept):
-            return None
-        row_begin = self._cut_rows(kept, room)
-        ticks = self._cost.ticks(tile_features(row_begin, kept))
-        # A piece that overshoots by as much as the room is no gain.
-        useful = (ticks > 0) & (ticks < 2 * room)
-        if not useful.any():
-            return None
-        filling = useful & (ticks >= room // 4)
-        if not filling.any():
-            best = int(np.argmax(np.where(useful, ticks, -1)))
-        else:
-            query_heads = self._settings.query_heads_per_kv_head
-            travelling = 2 * query_heads * (kept - row_begin) + 2 * kept
-            density = np.where(filling, ticks / np.maximum(travelling, 1), -1.0)
-            best = int(np.argmax(density))
-        return best, int(row_begin[best])
-
-    def _cut_rows(self, kept: Int64, room: int) -> Int64:
-        """Return per document the block-aligned first row of the tail closest to ``room``."""
-        block = self._settings.block_rows
-        low = np.zeros_like(kept)
-        high = -(-kept // block)
-        # Smallest block index whose tail costs at most the room; tails shrink as it grows.
-        for _ in range(int(high.max()).bit_length()):
-            middle = (low + high) // 2
-            fits = self._tail_ticks(middle * block, kept) <= room
-            high = np.where(fits, middle, high)
-            low = np.where(fits, low, middle + 1)
-            low = np.minimum(low, high)
-        under = np.minimum(high * block, kept)
-        over = np.maximum(under - 1, 0) // block * block
-        overshoot = self._tail_ticks(over, kept) - room
-        undershoot = room - self._tail_ticks(under, kept)
-        return np.where(overshoot < undershoot, over, under)
-
-    def _tail_ticks(self, row_begin: Int64, kept: Int64) -> Int64:
-        return self._cost.ticks(tile_features(np.minimum(row_begin, kept), kept))
+def _one_each(
+    name: str, values: Sequence[int], bins: int, default: int, *, least: int
+) -> list[int]:
+    own = list(values) or [default] * bins
+    if len(own) != bins or min(own) < least:
+        raise ValueError(f"{name}={own}: must be {bins} integers of at least {least}")
+    return own

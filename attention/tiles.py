@@ -1,118 +1,168 @@
-"""Run a rank's tiles through a kernel, and let an observer time every call.
+"""Tiles as arrays: one row for each property, no object for each tile. Pure numpy.
 
-Shapes: t, s tokens of the tensors that hold queries and keys; H query heads; G kv heads; D head
-dim. Tiles say which rows are whose.
+Shapes: n tiles. Heads are counted from the first head of the bin that holds the tiles at home.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from libra.attention.kernel import TileKernel
-from libra.attention.lowering import TileRows
-from libra.attention.observer import Direction, KernelKind, Observer
+from libra.attention.cost import TileCost, tile_features
+from libra.attention.heads import HeadRun
 
-Features = tuple[int, int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class TileTensors:
-    """The tensors that a set of tiles reads, and where its results lie.
-
-    ``q``, ``out`` are [t, H, D]; ``k``, ``v`` [s, G, D]; ``logsumexp`` [H, t].
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    out: Tensor
-    logsumexp: Tensor
-
-    @classmethod
-    def empty(cls, q: Tensor, k: Tensor, v: Tensor) -> "TileTensors":
-        """Make room for results, not initialised."""
-        precision = torch.promote_types(q.dtype, torch.float32)
-        logsumexp = q.new_empty((q.shape[1], q.shape[0]), dtype=precision)
-        return cls(q, k, v, torch.empty_like(q), logsumexp)
+Int64 = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class TileRunner:
-    """A kernel, its softmax scale and who watches it."""
+class Tile(NamedTuple):
+    """One tile, for the few that a planner looks at closely; as a row of ``Tiles``."""
 
-    kernel: TileKernel
-    scale: float
-    observer: Observer | None
+    document: int
+    head_begin: int
+    head_end: int
+    kv_begin: int
+    kv_end: int
+    row_begin: int
+    row_end: int
 
-    def forward(self, tensors: TileTensors, tiles: TileRows, part: slice = slice(None)) -> None:
-        """Compute tiles into ``out`` and ``logsumexp``."""
-        kind = self._kind(tensors, "forward")
-        for queries, keys, row_begin, features in _tile_slices(tiles, part):
-            mark = self.observer.start() if self.observer else None
-            out, logsumexp = self.kernel.forward(
-                tensors.q[queries], tensors.k[keys], tensors.v[keys], row_begin, self.scale
-            )
-            self._note(mark, kind, tensors, features)
-            tensors.out[queries] = out
-            tensors.logsumexp[:, queries] = logsumexp
+    @property
+    def kv_heads(self) -> int:
+        return self.kv_end - self.kv_begin
 
-    def backward(
-        self,
-        grad_out: Tensor,
-        tensors: TileTensors,
-        grads: tuple[Tensor, Tensor, Tensor],
-        tiles: TileRows,
-        part: slice = slice(None),
-    ) -> None:
-        """Write the tiles' gradients to dq [t, H, D], dk and dv [s, G, D].
+    @property
+    def group(self) -> int:
+        """Query heads for each kv head."""
+        return (self.head_end - self.head_begin) // (self.kv_end - self.kv_begin)
 
-        No two tiles of a set share a row: at home a document is one tile, and what is received
-        comes with keys of its own.
-        """
-        dq, dk, dv = grads
-        kind = self._kind(tensors, "backward")
-        for queries, keys, row_begin, features in _tile_slices(tiles, part):
-            mark = self.observer.start() if self.observer else None
-            self.kernel.backward(
-                grad_out[queries],
-                tensors.q[queries],
-                tensors.k[keys],
-                tensors.v[keys],
-                tensors.out[queries],
-                tensors.logsumexp[:, queries],
-                row_begin,
-                self.scale,
-                (dq[queries], dk[keys], dv[keys]),
-            )
-            self._note(mark, kind, tensors, features)
-
-    def _kind(self, tensors: TileTensors, direction: Direction) -> KernelKind:
-        return KernelKind(
-            device=tensors.q.device.type,
-            backend=self.kernel.name,
-            dtype=str(tensors.q.dtype).removeprefix("torch."),
-            head_dim=tensors.q.shape[2],
-            group_heads=tensors.q.shape[1] // tensors.k.shape[1],
-            direction=direction,
+    def first_heads(self, kv_heads: int, row_begin: int) -> "Tile":
+        """Return the rows from ``row_begin`` on of the first kv heads."""
+        return self._replace(
+            head_end=self.head_begin + kv_heads * self.group,
+            kv_end=self.kv_begin + kv_heads,
+            row_begin=row_begin,
         )
 
-    def _note(
-        self, mark: object, kind: KernelKind, tensors: TileTensors, features: Features
-    ) -> None:
-        if self.observer is None:
-            return
-        kv_heads = tensors.k.shape[1]
-        tiles, queries, keys, pairs = (value * kv_heads for value in features)
-        self.observer.kernel(mark, kind, (tiles, queries, keys, pairs))
+    def without(self, part: "Tile") -> "list[Tile]":
+        """Return what is left of the tile when its last rows of its first heads go."""
+        rests = []
+        if part.row_begin > self.row_begin:
+            rests.append(part._replace(row_begin=self.row_begin, row_end=part.row_begin))
+        if part.kv_end < self.kv_end:
+            rests.append(self._replace(head_begin=part.head_end, kv_begin=part.kv_end))
+        return rests
 
 
-def _tile_slices(tiles: TileRows, part: slice) -> Iterator[tuple[slice, slice, int, Features]]:
-    """Yield (query rows, key rows, first row, features) of each tile, as plain integers."""
-    columns = (tiles.query_start, tiles.key_start, tiles.row_begin, tiles.row_end)
-    rows = zip(*(column[part].tolist() for column in columns), strict=True)
-    features = tiles.features()[part].tolist()
-    for (query_start, key_start, begin, end), feature in zip(rows, features, strict=True):
-        queries = slice(query_start, query_start + end - begin)
-        yield queries, slice(key_start, key_start + end), begin, tuple(feature)
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Query rows of documents for some heads.
+
+    A tile reads keys ``0:row_end`` of its document, with the kv heads that its query heads share.
+
+    Attributes:
+        columns: [7, n] int64: ``document`` within its packed sequence; query heads ``head_begin``
+            to ``head_end`` and the kv heads ``kv_begin`` to ``kv_end`` that they read; query rows
+            ``row_begin`` to ``row_end``, counted from the document's first token.
+    """
+
+    columns: Int64
+
+    def __len__(self) -> int:
+        return int(self.columns.shape[1])
+
+    def __getitem__(self, chosen: slice | Int64 | NDArray[np.bool_]) -> "Tiles":
+        return Tiles(self.columns[:, chosen])
+
+    @classmethod
+    def rows(cls, tiles: Sequence[Tile]) -> "Tiles":
+        """Return tiles from one tuple each."""
+        columns = np.array(tiles, dtype=np.int64).reshape(-1, len(Tile._fields)).T
+        return cls(np.ascontiguousarray(columns))
+
+    @classmethod
+    def concatenate(cls, parts: "Sequence[Tiles]") -> "Tiles":
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return cls(np.zeros((len(Tile._fields), 0), dtype=np.int64))
+        return cls(np.concatenate([part.columns for part in parts], axis=1))
+
+    @classmethod
+    def whole(cls, lengths: Int64, runs: tuple[HeadRun, ...]) -> "Tiles":
+        """Return every document for every run of heads, document by document."""
+        columns = np.empty((len(Tile._fields), len(lengths), len(runs)), dtype=np.int64)
+        columns[0] = np.arange(len(lengths))[:, None]
+        columns[1:5] = np.array(runs, dtype=np.int64).reshape(-1, 4).T[:, None]
+        columns[5] = 0
+        columns[6] = lengths[:, None]
+        return cls(columns.reshape(len(Tile._fields), -1))
+
+    def tile(self, index: int) -> Tile:
+        """Return one tile as plain integers."""
+        return Tile(*self.columns[:, index].tolist())
+
+    @property
+    def document(self) -> Int64:
+        return self._column(0)
+
+    @property
+    def head_begin(self) -> Int64:
+        return self._column(1)
+
+    @property
+    def head_end(self) -> Int64:
+        return self._column(2)
+
+    @property
+    def kv_begin(self) -> Int64:
+        return self._column(3)
+
+    @property
+    def kv_end(self) -> Int64:
+        return self._column(4)
+
+    @property
+    def row_begin(self) -> Int64:
+        return self._column(5)
+
+    @property
+    def row_end(self) -> Int64:
+        return self._column(6)
+
+    def _column(self, index: int) -> Int64:
+        column: Int64 = self.columns[index]
+        return column
+
+    @property
+    def query_tokens(self) -> Int64:
+        """[n] query rows."""
+        return self.row_end - self.row_begin
+
+    @property
+    def query_heads(self) -> Int64:
+        """[n] query heads."""
+        return self.head_end - self.head_begin
+
+    @property
+    def kv_heads(self) -> Int64:
+        """[n] kv heads."""
+        return self.kv_end - self.kv_begin
+
+    @property
+    def query_vectors(self) -> Int64:
+        """[n] head-sized vectors of queries, as many as of outputs."""
+        return self.query_tokens * self.query_heads
+
+    @property
+    def key_vectors(self) -> Int64:
+        """[n] head-sized vectors of keys, as many as of values."""
+        return self.row_end * self.kv_heads
+
+    def features(self) -> Int64:
+        """Return the [n, 4] features of the tiles for one kv head."""
+        return tile_features(self.row_begin, self.row_end)
+
+    def load_ticks(self, cost: TileCost) -> Int64:
+        """Return [n] costs: ticks of one kv head's group, times query heads."""
+        return cost.price(self.row_begin, self.row_end) * self.query_heads

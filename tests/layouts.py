@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from libra.attention.cost import TileCost
+from libra.attention.heads import HeadSplit
 from libra.attention.layout import BatchLayout, make_layout
-from libra.attention.plan import PlanSettings
 
 
 def two_sequence_layout(
@@ -15,8 +14,7 @@ def two_sequence_layout(
         [np.array([512]), np.array([128, 128, 128, 128])],
         place,
         tokens=512,
-        cost=TileCost.from_seconds((0.0, 0.0, 0.0, 1e-9)),
-        settings=PlanSettings(),
+        heads=HeadSplit(query_heads=1, kv_heads=1),
         step=step,
         micro_batch=micro_batch,
         policy_version=policy_version,
