@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 from torch.distributed import DistStoreError
 
-from libra.agent.store import Store, default_store
+from libra.attention.store import Store, default_store
 from libra.balancer.policy import Policy, decode_policy, encode_policy
 
 # A loader may run tens of steps ahead of its peers; a key that it still needs must not be gone,

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from libra.attention.cost import FLOPS_COST, TileCost
+from libra.attention.plan import MIN_GAIN_PERMILLE, TOLERANCE_PERMILLE
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 PerMille = Annotated[int, msgspec.Meta(ge=0, le=1000)]
@@ -39,8 +40,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cost: tuple[Count, Count, Count, Count] = FLOPS_COST.coefficients
     cost_scale_bits: Count = FLOPS_COST.scale_bits
     speeds_permille: tuple[Speed, ...] = ()
-    tolerance_permille: PerMille = 5
-    min_gain_permille: PerMille = 20
+    tolerance_permille: PerMille = TOLERANCE_PERMILLE
+    min_gain_permille: PerMille = MIN_GAIN_PERMILLE
     reason: str = ""
     created_s: float = 0.0
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from libra.agent.agreement import KEPT_STEPS, agree
-from libra.agent.store import default_store
+from libra.attention.store import default_store
 from libra.balancer.policy import HOME_POLICY, Policy
 from tests.ranks import run_ranks
 

@@ -4,7 +4,7 @@ Apart, since torch exports neither the type nor the default group's store.
 """
 
 import datetime
-from typing import Protocol
+from typing import Protocol, cast
 
 from torch.distributed import distributed_c10d, is_initialized
 
@@ -33,3 +33,12 @@ def default_store() -> Store:
             "torch.distributed.init_process_group first, or pass a store."
         )
     return distributed_c10d._get_default_store()
+
+
+def apart(store: Store) -> Store:
+    """Return the same store by a connection of its own, where torch can.
+
+    A ``TCPStore`` serves one call at a time: another thread's ``wait`` would hold all others up.
+    """
+    clone = getattr(store, "clone", None)
+    return store if clone is None else cast(Store, clone())
