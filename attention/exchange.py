@@ -1,88 +1,132 @@
-"""Move rows of several tensors among the ranks of a plane in one uneven all-to-all.
+"""Move a wave's parcels among the bins of a pool in one uneven all-to-all.
 
-One flat buffer carries, for each peer in turn, that peer's rows of every tensor. Its sizes
-follow from the plan, which all ranks of the plane share, so none is ever asked for.
+One flat buffer carries, for each peer in turn, its parcels, and for each parcel its tensors: what
+arrives is computed where it lies, and results are computed where they leave from. Sizes follow
+from the plan, which all ranks share, so none is ever asked for.
 
-Shapes: P ranks in the plane; a parcel's rows are [n, heads, head dim] of one tensor.
+Shapes: B ranks of the group; D head dim; a parcel's rows are [n, heads, D] of one tensor.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from libra.attention.failure import exchanging
+from libra.attention.lowering import Parcel
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parcel:
-    """Rows of one tensor that travel.
+Side = Literal["query", "key"]
 
-    Attributes:
-        like: a tensor with rows of the same shape and dtype.
-        outgoing: for each of P peers, the pieces [n, heads, head dim] that it gets.
-        incoming: P row counts that come from them.
-    """
+# Tensors of a tile that travel together: q, k and v go out and dq, dk and dv come back.
+QKV: tuple[Side, ...] = ("query", "key", "key")
+# Outputs come back, their gradients go out.
+QUERIES: tuple[Side, ...] = ("query",)
 
-    like: Tensor
-    outgoing: Sequence[Sequence[Tensor]]
-    incoming: Sequence[int]
+
+class Packing:
+    """Where the tensors of parcels lie in a flat buffer."""
+
+    def __init__(self, parcels: Sequence[Parcel], sides: Sequence[Side], head_dim: int) -> None:
+        self._parcels, self._sides, self._head_dim = parcels, sides, head_dim
+        self._shapes = [
+            [own.query_shape if side == "query" else own.key_shape for side in sides]
+            for own in parcels
+        ]
 
     @property
-    def row_elements(self) -> int:
-        return self.like.shape[1] * self.like.shape[2]
+    def elements(self) -> int:
+        return sum(self._elements(shapes) for shapes in self._shapes)
 
-    def sent_elements(self, peer: int) -> int:
-        return sum(piece.numel() for piece in self.outgoing[peer])
+    def by_peer(self, size: int) -> list[int]:
+        """Return elements for each of ``size`` peers."""
+        counts = [0] * size
+        for own, shapes in zip(self._parcels, self._shapes, strict=True):
+            counts[own.peer] += self._elements(shapes)
+        return counts
 
-    def received_elements(self, peer: int) -> int:
-        return self.incoming[peer] * self.row_elements
+    def views(self, buffer: Tensor) -> Iterator[tuple[Parcel, list[Tensor]]]:
+        """Yield each parcel and its tensors [n, heads, D] in the buffer."""
+        offset = 0
+        for own, shapes in zip(self._parcels, self._shapes, strict=True):
+            tensors = []
+            for rows, heads in shapes:
+                end = offset + rows * heads * self._head_dim
+                tensors.append(buffer[offset:end].view(rows, heads, self._head_dim))
+                offset = end
+            yield own, tensors
+
+    def gather(self, buffer: Tensor, tensors: Sequence[Tensor]) -> None:
+        """Copy the parcels' rows of tensors at home [T, heads, D] into the buffer."""
+        for own, packed in self.views(buffer):
+            for side, into, source in zip(self._sides, packed, tensors, strict=True):
+                begin = 0
+                for rows, heads in _home_rows(own, side):
+                    end = begin + rows.stop - rows.start
+                    into[begin:end] = source[rows, heads]
+                    begin = end
+
+    def scatter(self, buffer: Tensor, tensors: Sequence[Tensor], *, add: Sequence[bool]) -> None:
+        """Write, or add, the buffer's rows to tensors at home [T, heads, D]."""
+        for own, packed in self.views(buffer):
+            for side, source, into, adds in zip(self._sides, packed, tensors, add, strict=True):
+                begin = 0
+                for rows, heads in _home_rows(own, side):
+                    end = begin + rows.stop - rows.start
+                    if adds:
+                        into[rows, heads] += source[begin:end]
+                    else:
+                        into[rows, heads] = source[begin:end]
+                    begin = end
+
+    def _elements(self, shapes: Sequence[tuple[int, int]]) -> int:
+        return sum(rows * heads for rows, heads in shapes) * self._head_dim
+
+
+def _home_rows(parcel: Parcel, side: Side) -> Iterator[tuple[slice, slice]]:
+    rows, heads = (
+        (parcel.query_rows, parcel.heads) if side == "query" else (parcel.key_rows, parcel.kv)
+    )
+    return ((own, heads) for own in rows)
 
 
 class Exchange:
     """An exchange in flight: begun by the constructor, ended by ``wait``."""
 
-    def __init__(self, parcels: Sequence[Parcel], group: dist.ProcessGroup) -> None:
-        self._parcels = parcels
-        self._peers = range(dist.get_world_size(group))
-        sent = [sum(parcel.sent_elements(peer) for parcel in parcels) for peer in self._peers]
-        due = [sum(parcel.received_elements(peer) for parcel in parcels) for peer in self._peers]
-        # The outgoing buffer is kept alive until the exchange has ended.
-        self._outgoing = self._pack()
-        self._incoming = self._outgoing.new_empty(sum(due))
-        self._work = dist.all_to_all_single(
-            self._incoming, self._outgoing, due, sent, group=group, async_op=True
-        )
+    def __init__(
+        self,
+        outgoing: Tensor,
+        incoming: Tensor,
+        sent: Packing,
+        received: Packing,
+        group: dist.ProcessGroup,
+    ) -> None:
+        size = dist.get_world_size(group)
+        # Both are kept alive until the exchange has ended.
+        self.outgoing, self.incoming = outgoing, incoming
+        self.sent, self.received = sent, received
+        with exchanging():
+            self._work = dist.all_to_all_single(
+                incoming,
+                outgoing,
+                received.by_peer(size),
+                sent.by_peer(size),
+                group=group,
+                async_op=True,
+            )
 
     @property
     def sent_bytes(self) -> int:
-        return self._outgoing.numel() * self._outgoing.element_size()
+        return self.outgoing.numel() * self.outgoing.element_size()
 
-    def wait(self) -> list[Tensor]:
-        """Block until the rows are here; return each parcel's received rows, by peer."""
-        if self._work is not None:
-            self._work.wait()
-        pieces: list[list[Tensor]] = [[] for _ in self._parcels]
-        offset = 0
-        for peer in self._peers:
-            for parcel, own in zip(self._parcels, pieces, strict=True):
-                end = offset + parcel.received_elements(peer)
-                own.append(self._incoming[offset:end].view(-1, *parcel.like.shape[1:]))
-                offset = end
-        return [_join(own) for own in pieces]
+    @property
+    def done(self) -> bool:
+        """Whether it was waited for."""
+        return self._work is None
 
-    def _pack(self) -> Tensor:
-        """Lay the pieces out by peer, then by parcel: the one copy that sending costs."""
-        pieces = [
-            piece.reshape(-1)
-            for peer in self._peers
-            for parcel in self._parcels
-            for piece in parcel.outgoing[peer]
-        ]
-        return torch.cat(pieces) if pieces else self._parcels[0].like.new_empty(0)
-
-
-def _join(pieces: list[Tensor]) -> Tensor:
-    """Concatenate, without a copy when only one peer has sent anything."""
-    filled = [piece for piece in pieces if len(piece)]
-    return filled[0] if len(filled) == 1 else torch.cat(pieces)
+    def wait(self) -> None:
+        """Block until rows are here and gone; a second call returns at once."""
+        work, self._work = self._work, None
+        if work is not None:
+            with exchanging():
+                work.wait()

@@ -1,9 +1,9 @@
 """Attention balanced inside a pool: a drop-in operator on token-sharded packed sequences.
 
-After Ulysses' head split each rank of a plane holds whole sequences of its heads. Surplus tiles
-leave first, half of the local tiles run while they travel, then the received ones, and the
-other half runs while results return; backward goes the same way. Plain Ulysses is the plan in
-which nothing moves: same code.
+After Ulysses' head split each rank holds whole sequences of its heads. Surplus tiles leave first,
+in waves; half of the local tiles run while they travel, then the received ones, wave by wave, and
+the other half while the last results return; backward goes the same way. Plain Ulysses is the
+plan in which nothing moves: same code.
 
 Shapes: t tokens of a rank's shard; T tokens of a sequence; H query heads, G kv heads and D head
 dim of the whole model; h, g of this rank after the head split.
@@ -11,18 +11,24 @@ dim of the whole model; h, g of this rank after the head split.
 
 import logging
 import math
+from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from libra.attention.kernel import TileKernel, choose_kernel
+from libra.attention.activity import refusing
+from libra.attention.agreement import PlanAgreement
+from libra.attention.inputs import check_inputs
+from libra.attention.kernel import AttentionSpec, TileKernel, choose_kernel
 from libra.attention.layout import BatchLayout
 from libra.attention.observer import Observer
 from libra.attention.pools import SequencePools
+from libra.attention.runner import TileRunner
 from libra.attention.tile_pool import pool_tiles
-from libra.attention.tiles import TileRunner
-from libra.attention.ulysses import join_heads, split_heads
+from libra.attention.transport import Transport
+from libra.attention.ulysses import HeadExchange
+from libra.attention.verify import Verifier, VerifySettings
+from libra.attention.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +40,7 @@ class PooledAttention(nn.Module):
         observer: watches kernel calls and exchange waits; ``None`` costs nothing.
         use_home_plan: run every layout as plain Ulysses.
         plan_mismatches: layouts that ran the home plan because ranks disagreed on the plan.
+        verifier: compares both plans in the first steps, if asked to.
     """
 
     def __init__(
@@ -41,23 +48,56 @@ class PooledAttention(nn.Module):
         pools: SequencePools,
         *,
         scale: float | None = None,
+        softcap: float | None = None,
+        window: int | None = None,
         kernel: TileKernel | None = None,
+        resend_in_backward: bool = False,
+        verify: VerifySettings | None = None,
     ) -> None:
-        """Args: ``scale`` of the softmax, 1 / sqrt(D) by default; ``kernel`` by device."""
+        """Args:
+        pools: the job's process groups.
+        scale: of the softmax; 1 / sqrt(D) when ``None``.
+        softcap, window: as ``AttentionSpec`` has them, where the kernel can.
+        kernel: the fastest that can do it when ``None``.
+        resend_in_backward: send moved queries and keys again in backward instead of keeping
+            them between, for memory.
+        verify: compare with plain Ulysses in the first steps.
+        """
         super().__init__()
         self.pools = pools
-        self.scale = scale
-        self.kernel = kernel
         self.observer: Observer | None = None
         self.use_home_plan = False
         self.plan_mismatches = 0
-        self._agreed: tuple[BatchLayout, bool, bool] | None = None
+        self.verifier = Verifier(verify or VerifySettings())
+        self._spec = partial(AttentionSpec, softcap=softcap, window=window)
+        self._scale, self._kernel = scale, kernel
+        self._resend = resend_in_backward
+        self._workspace = Workspace()
+        self._agreements = {
+            True: PlanAgreement(pools.plane_agreement_group),
+            False: PlanAgreement(pools.pool_agreement_group),
+        }
+        # Apart, so that a step may be run both ways for comparison.
+        self._last: dict[bool, BatchLayout] = {}
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, layout: BatchLayout) -> Tensor:
-        """Attend; collective over the ranks of the pool.
+    def prepare(self, layout: BatchLayout) -> None:
+        """Begin to compare a coming batch's plan within the pool; never waits.
+
+        Optional: ``forward`` does it otherwise, and then waits for a round trip. Every rank of
+        the pool must prepare the same batches in the same order.
+        """
+        if self.pools.size * (1 if layout.heads.even else layout.heads.cp) > 1:
+            with self.pools.roll_call.guard():
+                self._agreements[layout.heads.even].prepare(layout, home=self.use_home_plan)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, q: Tensor, k: Tensor, v: Tensor, layout: BatchLayout
+    ) -> Tensor:
+        """Attend; collective over the ranks of the pool, and ``torch.compile`` breaks its graph.
 
         Args:
-            q: [t, H, D], this rank's contiguous shard of its sequence, t = T / C.
+            q: [t, H, D], this rank's contiguous shard of its sequence: rows ``layout.shard``.
             k: [t, G, D]; ``v`` like it.
             layout: the cell's, as this rank sees it.
 
@@ -65,78 +105,79 @@ class PooledAttention(nn.Module):
             [t, H, D]; rows of padding are zero.
 
         Raises:
-            ValueError: shapes, dtypes or devices do not fit each other, the mesh or the layout;
-                raised before anything is sent.
+            ValueError: shapes, dtypes or devices do not fit each other, the mesh or the layout,
+                or no kernel can do it; raised before anything is sent.
+            PoolError: a rank of the pool failed; says which, as far as known.
         """
-        self._check(q, k, v, layout)
+        with refusing():
+            last = self._last.get(self.use_home_plan)
+            check_inputs(q, k, v, layout, self.pools, last)
+            runner = self._runner(q)
+        self._last[self.use_home_plan] = layout
         if self.observer:
             self.observer.begin(layout)
-        home = not self._ranks_agree(layout) or self.use_home_plan
-        plan = layout.home_plan if home else layout.plan
-        q, k, v = self._split(q, k, v)
-        runner = TileRunner(
-            self.kernel or choose_kernel(q.device),
-            1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale,
-            self.observer,
+        with self.pools.roll_call.guard():
+            home = not self._ranks_agree(layout) or self.use_home_plan
+        exchange = HeadExchange(
+            heads=layout.heads,
+            tokens=layout.tokens,
+            group=self.pools.cp_group,
+            roll_call=self.pools.roll_call,
         )
-        out = pool_tiles(q, k, v, plan, self.pools.plane_group, runner)
-        return join_heads(out, self.pools.cp_group)
+        split = exchange.split(q, k, v)
+        return exchange.join(self._attend(split, layout, runner, home=home))
 
-    def _split(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-        """Return [T, h, D] and two [T, g, D], by one head split for all three."""
-        cp = self.pools.shape.cp
-        if cp == 1:
-            return q, k, v
-        # (t, C, heads / C, D) each, so that every rank's share of q, k and v lies together.
-        shares = [torch.unflatten(x, 1, (cp, x.shape[1] // cp)) for x in (q, k, v)]
-        own = split_heads(torch.cat(shares, dim=2).flatten(1, 2), self.pools.cp_group)
-        return torch.split(own, [x.shape[1] // cp for x in (q, k, v)], dim=1)
+    def _attend(
+        self,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        layout: BatchLayout,
+        runner: TileRunner,
+        *,
+        home: bool,
+    ) -> Tensor:
+        """Return [T, h, D] of [T, h, D] and two [T, g, D]."""
+        even = layout.heads.even
+        transport = Transport(
+            group=self.pools.plane_group if even else self.pools.pool_group,
+            workspace=self._workspace,
+            resend=self._resend,
+            observer=self.observer,
+            roll_call=self.pools.roll_call,
+        )
+        attend = partial(pool_tiles, transport=transport, runner=runner)
+        plan = layout.home_plan if home else layout.plan
+        # Also where nothing moves here: other planes of the pool may compare, and all do or none.
+        if self.verifier.wants(layout.step):
+            return self.verifier.attend(
+                qkv,
+                partial(attend, plan=plan),
+                partial(attend, plan=layout.home_plan),
+                pools=self.pools,
+                step=layout.step,
+            )
+        return attend(*qkv, plan=plan)
 
-    def _check(self, q: Tensor, k: Tensor, v: Tensor, layout: BatchLayout) -> None:
-        cp = self.pools.shape.cp
-        for name, x in (("q", q), ("k", k), ("v", v)):
-            if x.dim() != 3 or x.shape[0] * cp != layout.tokens:
-                raise ValueError(
-                    f"{name} has shape {tuple(x.shape)}: must be "
-                    f"[{layout.tokens // cp}, heads, head_dim] for a layout of "
-                    f"{layout.tokens} tokens over {cp} ranks"
-                )
-            if x.dtype != q.dtype or x.device != q.device or x.shape[2] != q.shape[2]:
-                raise ValueError(f"{name} differs from q in dtype, device or head_dim")
-            if x.shape[1] % cp:
-                raise ValueError(f"{name} has {x.shape[1]} heads: must be a multiple of cp={cp}")
-        if k.shape != v.shape or q.shape[1] % k.shape[1]:
-            raise ValueError(
-                f"q, k, v have {q.shape[1]}, {k.shape[1]}, {v.shape[1]} heads: k and v must have "
-                "equally many, and they must divide q's"
-            )
-        if len(layout.lengths) != self.pools.shape.sequences_per_pool:
-            raise ValueError(
-                f"layout has {len(layout.lengths)} sequences: the pool has "
-                f"{self.pools.shape.sequences_per_pool}"
-            )
-        if layout.place != self.pools.place:
-            raise ValueError(
-                f"layout is for place {layout.place}, this rank's is {self.pools.place}"
-            )
+    def _runner(self, q: Tensor) -> TileRunner:
+        """Return the kernel and what it computes; raise ``ValueError`` if it cannot."""
+        dim = q.shape[2]
+        spec = self._spec(scale=1 / math.sqrt(dim) if self._scale is None else self._scale)
+        if self._kernel is None:
+            return TileRunner(choose_kernel(q.device, q.dtype, dim, spec), spec, self.observer)
+        reason = self._kernel.refusal(spec, device=q.device, dtype=q.dtype, head_dim=dim)
+        if reason:
+            raise ValueError(f"kernel={self._kernel.name} {reason}")
+        return TileRunner(self._kernel, spec, self.observer)
 
     def _ranks_agree(self, layout: BatchLayout) -> bool:
-        """Compare the plan's digest within the plane, once for each layout.
+        """Return whether all ranks that exchange tiles have made the same plan.
 
-        Ranks whose plans differ would send rows that nobody expects and abort; all of them see
-        the same verdict and take the same branch. A rank whose own plan moves nothing takes part
-        too: it cannot know that the others' do not.
+        Where they have not, all see it and run the cell at home.
         """
-        if self.pools.shape.sequences_per_pool == 1:
+        even = layout.heads.even
+        if self.pools.size * (1 if even else layout.heads.cp) == 1:
             return True
-        known = self._agreed
-        if known is not None and known[0] is layout and known[1] == self.use_home_plan:
-            return known[2]
-        digest = layout.digest ^ int(self.use_home_plan)
-        extremes = torch.tensor([digest, -digest], dtype=torch.int64)
-        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=self.pools.agreement_group)
-        agreed = int(extremes[0]) == -int(extremes[1])
-        if not agreed:
+        agreed, first = self._agreements[even].agreed(layout, home=self.use_home_plan)
+        if not agreed and first:
             self.plan_mismatches += 1
             if self.observer:
                 self.observer.mismatch()
@@ -146,5 +187,4 @@ class PooledAttention(nn.Module):
                 layout.step,
                 layout.micro_batch,
             )
-        self._agreed = (layout, self.use_home_plan, agreed)
         return agreed

@@ -1,18 +1,24 @@
-"""The autograd function at the heart: a plane's tiles, some of them computed by other ranks.
+"""The autograd function at the heart: a pool's tiles, some of them computed by other ranks.
 
-Shapes: T tokens of a rank's own sequence; h query heads, g kv heads, D head dim of its plane;
-m query rows and n keys that it receives.
+A wave is sent for when the one before it has arrived, so that each has the wire for itself and
+the first comes soonest; ranks that receive nothing begin all exchanges at once, and compute.
+
+Shapes: T tokens of a rank's own sequence; h query heads, g kv heads that it holds; D head dim.
 """
 
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from libra.attention.exchange import Exchange, Parcel
-from libra.attention.lowering import LoweredPlan, TileRows, tokens_by_peer
-from libra.attention.tiles import TileRunner, TileTensors
+from libra.attention.exchange import QKV, QUERIES, Packing
+from libra.attention.lowering import LoweredPlan, Wave
+from libra.attention.runner import TileRunner, TileTensors, empty_logsumexp
+from libra.attention.transport import Transport
 
 
 def pool_tiles(
@@ -20,11 +26,11 @@ def pool_tiles(
     k: Tensor,
     v: Tensor,
     plan: LoweredPlan,
-    group: dist.ProcessGroup,
+    transport: Transport,
     runner: TileRunner,
 ) -> Tensor:
     """Return out [T, h, D] of q [T, h, D], k and v [T, g, D]; collective when tiles move."""
-    out: Tensor = _PooledTiles.apply(q, k, v, plan, group, runner)  # type: ignore[no-untyped-call]
+    out: Tensor = _PooledTiles.apply(q, k, v, plan, transport, runner)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -34,7 +40,8 @@ class _PooledTiles(torch.autograd.Function):
     forward:  out[rows] = attend(q[rows], k[keys], v[keys])      for each tile, here or elsewhere
     backward: dq[rows] = ..., dk[keys] += ..., dv[keys] += ...   where forward was computed
 
-    A rank that computes others' tiles keeps their inputs and results until backward.
+    A rank that computes others' tiles keeps their results until backward, and their inputs too
+    unless these are sent again.
     """
 
     @staticmethod
@@ -44,121 +51,124 @@ class _PooledTiles(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         plan: LoweredPlan,
-        group: dist.ProcessGroup,
+        transport: Transport,
         runner: TileRunner,
     ) -> Tensor:
-        trip = _Trip(plan, group, runner)
-        own = TileTensors.empty(q, k, v)
-        first, rest = _halves(plan.local)
-        away = trip.dispatch(q=[q], kv=[k, v])
-        runner.forward(own, plan.local, first)
-        theirs = TileTensors.empty(*trip.wait(away)) if away else None
-        if theirs:
-            runner.forward(theirs, plan.received)
-        back = trip.give_back(q=[theirs.out]) if theirs else None
-        runner.forward(own, plan.local, rest)
-        if back:
-            trip.put_queries(own.out, trip.wait(back)[0])
+        own = TileTensors(q, k, v, torch.empty_like(q), empty_logsumexp(q))
+        keep: list[Tensor] = []
+        with transport.roll_call.guard():
+            _forward(own, plan, transport, runner, keep)
         own.out[plan.tokens :] = 0
-        ctx.trip, ctx.halves = trip, (first, rest)
-        received = (theirs.q, theirs.k, theirs.v, theirs.out, theirs.logsumexp) if theirs else ()
-        ctx.save_for_backward(q, k, v, own.out, own.logsumexp, *received)
+        ctx.plan, ctx.transport, ctx.runner = plan, transport, runner
+        ctx.save_for_backward(q, k, v, own.out, own.logsumexp, *keep)
         return own.out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        trip: _Trip = ctx.trip
-        plan, runner, (first, rest) = trip.plan, trip.runner, ctx.halves
-        grad_out, saved = grads[0], ctx.saved_tensors
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        plan: LoweredPlan = ctx.plan
+        saved = ctx.saved_tensors
         own = TileTensors(*saved[:5])
-        theirs = TileTensors(*saved[5:]) if len(saved) > 5 else None
-        # Keys of a document that went away whole get no gradient here but what comes back.
+        # Keys of tiles that went away get no gradient here but what comes back.
         dq, dk, dv = torch.empty_like(own.q), torch.zeros_like(own.k), torch.zeros_like(own.v)
-        away = trip.dispatch(q=[grad_out], kv=[]) if theirs else None
-        runner.backward(grad_out, own, (dq, dk, dv), plan.local, first)
-        back = None
-        if theirs and away:
-            dq_here = torch.empty_like(theirs.q)
-            dk_here, dv_here = torch.empty_like(theirs.k), torch.empty_like(theirs.v)
-            received = trip.wait(away)[0]
-            runner.backward(received, theirs, (dq_here, dk_here, dv_here), plan.received)
-            back = trip.give_back(q=[dq_here], kv=[dk_here, dv_here])
-        runner.backward(grad_out, own, (dq, dk, dv), plan.local, rest)
-        if back:
-            dq_there, dk_there, dv_there = trip.wait(back)
-            trip.put_queries(dq, dq_there)
-            trip.add_keys(dk, dk_there)
-            trip.add_keys(dv, dv_there)
+        with ctx.transport.roll_call.guard():
+            _backward(
+                grads[0].contiguous(), own, (dq, dk, dv), plan, ctx.transport, ctx.runner, saved[5:]
+            )
         dq[plan.tokens :] = 0
         return dq, dk, dv, None, None, None
 
 
-class _Trip:
-    """The way of a plan's moving tiles, out and back, as slices of rows."""
-
-    def __init__(self, plan: LoweredPlan, group: dist.ProcessGroup, runner: TileRunner) -> None:
-        self.plan, self.runner = plan, runner
-        self._group = group
-        self._queries, self._keys = plan.sent.query_slices(), plan.sent.key_slices()
-
-    def dispatch(self, *, q: list[Tensor], kv: list[Tensor]) -> Exchange | None:
-        """Send rows of the rank's own tensors to where its tiles go; None if nothing moves."""
-        if not self.plan.moved:
-            return None
-        plan = self.plan
-        due_queries = tokens_by_peer(plan.received_from, plan.received.query_tokens)
-        due_keys = tokens_by_peer(plan.received_from, plan.received.row_end)
-        queries = [self._outgoing(x, self._queries, due_queries) for x in q]
-        keys = [self._outgoing(x, self._keys, due_keys) for x in kv]
-        return Exchange([*queries, *keys], self._group)
-
-    def _outgoing(self, x: Tensor, rows: list[slice], due: list[int]) -> Parcel:
-        ends = self.plan.sent_to.cumsum().tolist()
-        begins = [0, *ends[:-1]]
-        by_peer = [
-            [x[own] for own in rows[begin:end]] for begin, end in zip(begins, ends, strict=True)
-        ]
-        return Parcel(like=x, outgoing=by_peer, incoming=due)
-
-    def give_back(self, *, q: list[Tensor], kv: list[Tensor] | None = None) -> Exchange:
-        """Send rows of received tiles back to their homes."""
-        plan = self.plan
-        parcels = []
-        for tensors, back, due in (
-            (q, plan.received.query_tokens, plan.sent.query_tokens),
-            (kv or [], plan.received.row_end, plan.sent.row_end),
-        ):
-            counts = tokens_by_peer(plan.received_from, back)
-            incoming = tokens_by_peer(plan.sent_to, due)
-            for x in tensors:
-                by_peer = [[rows] for rows in torch.split(x, counts)]
-                parcels.append(Parcel(like=x, outgoing=by_peer, incoming=incoming))
-        return Exchange(parcels, self._group)
-
-    def put_queries(self, home: Tensor, rows: Tensor) -> None:
-        """Write rows that came back, tile after tile, where the tiles' queries lie."""
-        parts = torch.split(rows, self.plan.sent.query_tokens.tolist())
-        for own, part in zip(self._queries, parts, strict=True):
-            home[own] = part
-
-    def add_keys(self, home: Tensor, rows: Tensor) -> None:
-        """Add rows that came back where the tiles' keys lie; tiles of a document share some."""
-        parts = torch.split(rows, self.plan.sent.row_end.tolist())
-        for own, part in zip(self._keys, parts, strict=True):
-            home[own] += part
-
-    def wait(self, exchange: Exchange) -> list[Tensor]:
-        """Wait for an exchange and let the observer know for how long."""
-        observer = self.runner.observer
-        mark = observer.start() if observer else None
-        rows = exchange.wait()
-        if observer:
-            observer.exchange(mark, exchange.sent_bytes)
-        return rows
+def _forward(
+    own: TileTensors,
+    plan: LoweredPlan,
+    transport: Transport,
+    runner: TileRunner,
+    keep: list[Tensor],
+) -> None:
+    """Compute own tiles and others', and append to ``keep`` what backward needs of theirs."""
+    dim, kept = own.q.shape[2], not transport.resend
+    send = partial(transport.dispatch, sides=QKV, tensors=[own.q, own.k, own.v], kept=kept)
+    away = [send(wave) for wave in plan.waves[:1]]
+    runner.forward(own, plan.first)
+    back = []
+    for wave, following in zip_longest(plan.waves, plan.waves[1:]):
+        exchange = away[-1]
+        if wave.received:
+            transport.wait(exchange)
+        away += [send(following)] if following else []
+        results = own.q.new_empty(Packing(wave.received, QUERIES, dim).elements)
+        logsumexps = own.logsumexp.new_empty(Packing(wave.received, QUERIES, 1).elements)
+        if wave.received:
+            arrived = Packing(wave.received, QKV, dim).views(exchange.incoming)
+            for (parcel, qkv), theirs in zip(
+                arrived, _results(wave, dim, results, logsumexps), strict=True
+            ):
+                q, k, v = qkv
+                runner.forward(TileTensors(q, k, v, *theirs), [parcel.batch])
+            keep += [results, logsumexps, *([exchange.incoming] if kept else [])]
+        back.append(transport.give_back(wave, QUERIES, results, dim))
+    runner.forward(own, plan.rest)
+    for exchange in back:
+        transport.wait(exchange)
+        exchange.received.scatter(exchange.incoming, [own.out], add=[False])
+        transport.reuse(exchange.incoming)
+    for exchange in away:
+        transport.wait(exchange)
+        transport.reuse(exchange.outgoing, *([] if kept else [exchange.incoming]))
 
 
-def _halves(tiles: TileRows) -> tuple[slice, slice]:
-    """Cut tiles where half of their causal pairs are done: work to hide the exchanges behind."""
-    pairs = tiles.features()[:, 3].cumsum()
-    middle = int((2 * pairs < pairs[-1]).sum()) + 1 if len(pairs) else 0
-    return slice(0, middle), slice(middle, None)
+def _backward(
+    grad_out: Tensor,
+    own: TileTensors,
+    grads: tuple[Tensor, Tensor, Tensor],
+    plan: LoweredPlan,
+    transport: Transport,
+    runner: TileRunner,
+    kept: Sequence[Tensor],
+) -> None:
+    dim, saved = own.q.shape[2], iter(kept)
+    resent = (own.q, own.k, own.v) if transport.resend else ()
+    sides = (*QKV, *QUERIES) if transport.resend else QUERIES
+    send = partial(transport.dispatch, sides=sides, tensors=[*resent, grad_out])
+    away = [send(wave) for wave in plan.waves[:1]]
+    runner.backward(grad_out, own, grads, plan.first)
+    back = []
+    for wave, following in zip_longest(plan.waves, plan.waves[1:]):
+        exchange = away[-1]
+        if wave.received:
+            transport.wait(exchange)
+        away += [send(following)] if following else []
+        results = transport.take(Packing(wave.received, QKV, dim).elements, own.q)
+        if wave.received:
+            theirs = _results(wave, dim, next(saved), next(saved))
+            inputs = None if resent else Packing(wave.received, QKV, dim).views(next(saved))
+            arrived = Packing(wave.received, sides, dim).views(exchange.incoming)
+            leaving = Packing(wave.received, QKV, dim).views(results)
+            for (parcel, (*qkv, grad)), (out, logsumexp), (_, (dq, dk, dv)) in zip(
+                arrived, theirs, leaving, strict=True
+            ):
+                q, k, v = qkv if inputs is None else next(inputs)[1]
+                tensors = TileTensors(q, k, v, out, logsumexp)
+                runner.backward(grad, tensors, (dq, dk, dv), [parcel.batch])
+        back.append(transport.give_back(wave, QKV, results, dim))
+    runner.backward(grad_out, own, grads, plan.rest)
+    for exchange in back:
+        transport.wait(exchange)
+        exchange.received.scatter(exchange.incoming, grads, add=[False, True, True])
+        transport.reuse(exchange.incoming, exchange.outgoing)
+    for exchange in away:
+        transport.wait(exchange)
+        transport.reuse(exchange.outgoing, exchange.incoming)
+
+
+def _results(
+    wave: Wave, dim: int, results: Tensor, logsumexps: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield out [n, h, D] and log-sum-exp [h, n] of each received parcel, in flat buffers."""
+    outs = Packing(wave.received, QUERIES, dim).views(results)
+    flat = Packing(wave.received, QUERIES, 1).views(logsumexps)
+    for (_, (out,)), (_, (logsumexp,)) in zip(outs, flat, strict=True):
+        yield out, logsumexp.view(out.shape[1], out.shape[0])

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from libra.attention.cost import FLOPS_COST
+from libra.attention.heads import HeadSplit
 from libra.attention.layout import BatchLayout, make_layout
 from libra.attention.observer import KernelKind
 from libra.attention.plan import PlanSettings
@@ -68,7 +68,8 @@ def _run_case(
         cell,
         pools.place,
         tokens=TOKENS,
-        cost=FLOPS_COST,
+        heads=HeadSplit(query_heads=heads.query, kv_heads=heads.kv, cp=shape.cp),
+        cp_rank=pools.cp_rank,
         settings=PlanSettings(pooling=not home, block_rows=16),
     )
     q, k, v, grad = _tensors(seed * 97 + pools.dp_rank, heads, dtype)
@@ -171,7 +172,7 @@ def _layout(pools: SequencePools, tail: int = 0) -> BatchLayout:
         cell,
         pools.place,
         tokens=TOKENS,
-        cost=FLOPS_COST,
+        heads=HeadSplit(query_heads=4, kv_heads=2),
         settings=PlanSettings(block_rows=16),
     )
 
@@ -230,7 +231,12 @@ def _disagree_on_pooling(rank: int) -> tuple[int, float]:
     worst = 0.0
     for step in range(3):
         layout = make_layout(
-            cell, pools.place, tokens=TOKENS, cost=FLOPS_COST, settings=how, step=step
+            cell,
+            pools.place,
+            tokens=TOKENS,
+            heads=HeadSplit(query_heads=4, kv_heads=2),
+            settings=how,
+            step=step,
         )
         q, k, v, _ = _tensors(step, Heads(query=4, kv=2, dim=32), torch.float64)
         expected = dense_attention(q, k, v, layout.document_lengths.tolist())
@@ -260,7 +266,7 @@ def test_ranks_with_different_plans_run_home_and_say_so() -> None:
 def _refuse(rank: int) -> list[str]:
     pools = _pools(1)
     attention = PooledAttention(pools)
-    layout = make_layout([np.array([8, 8])], 0, tokens=16, cost=FLOPS_COST, settings=PlanSettings())
+    layout = make_layout([[8, 8]], 0, tokens=16, heads=HeadSplit(query_heads=4, kv_heads=4))
     x = torch.zeros(16, 4, 32)
     bad = {
         "short": (x[:8], x[:8], x[:8]),
