@@ -1,6 +1,7 @@
 """Settings of all tests, and fixtures that more than one file of them needs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
     from tests.pages import OpenPage
+    from tests.workers import RankWorkers
 
 # Machines that run tests are often busy: time is no failure here. CI draws the same cases each
 # run, so that a red run is the change's.
@@ -72,3 +74,20 @@ def feed(balancer: RunningBalancer, job: str) -> Feed:
     feed = Feed(balancer=balancer, job=job)
     feed.run(16)
     return feed
+
+
+@pytest.fixture(scope="session")
+def worker_ranks() -> "Iterator[Callable[[int], RankWorkers]]":
+    """Workers of a number of ranks, the same for every test; all end with the session."""
+    # Here, so that tests without ranks load no torch.
+    from tests.workers import RankWorkers
+
+    with ExitStack() as stack:
+        running: dict[int, RankWorkers] = {}
+
+        def workers(world_size: int) -> RankWorkers:
+            if world_size not in running:
+                running[world_size] = stack.enter_context(RankWorkers(world_size))
+            return running[world_size]
+
+        yield workers

@@ -18,7 +18,14 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-_PRELOADED = ["torch", "torch.distributed.device_mesh", "libra.attention.pooled", "tests.ranks"]
+PRELOADED = [
+    "torch",
+    "torch.distributed.device_mesh",
+    "libra.attention.pooled",
+    "tests.ranks",
+    "tests.workers",
+    "tests.attention_case",
+]
 
 
 def run_ranks(
@@ -39,7 +46,7 @@ def run_ranks(
         torch.multiprocessing.ProcessRaisedException: a rank raised; holds its traceback.
         TimeoutError: not all ranks ended in time; they are killed first.
     """
-    multiprocessing.set_forkserver_preload(_PRELOADED)
+    multiprocessing.set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         context = start_processes(
             _run_rank,

@@ -24,7 +24,8 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int]) -> 
         weights = scores.masked_fill(later, float("-inf")).softmax(dim=-1)
         outs.append((weights @ values).transpose(0, 1))
         start += length
-    outs.append(q.new_zeros(q.shape[0] - start, q.shape[1], q.shape[2]))
+    # Not new zeros, so that a sequence of nothing but padding has gradients too: zero.
+    outs.append(q[start:] * 0)
     return torch.cat(outs)
 
 

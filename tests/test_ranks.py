@@ -45,7 +45,10 @@ def test_a_failing_rank_raises_its_own_traceback() -> None:
 
 def test_a_hung_rank_ends_at_the_deadline() -> None:
     """A rank that never ends is killed and named."""
+    # Other tests' workers may stay for the whole session.
+    before = set(multiprocessing.active_children())
+
     with pytest.raises(TimeoutError, match=r"_hang: ranks \[0(, 1)?\] did not"):
         run_ranks(_hang, 2, timeout_s=12.0)
 
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= before
