@@ -1,6 +1,6 @@
 """Turn a cell into the tensors that one rank trains on.
 
-Shapes: T tokens of a packed sequence, padding included; t = T / C tokens of a rank's shard.
+Shapes: T tokens of a packed sequence, padding included; t tokens of a rank's shard.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from libra.agent.sampler import Cell, Pools
+from libra.agent.sampler import Cell
 
 IGNORED_LABEL = -100
 
@@ -31,35 +31,27 @@ class Batch:
     positions: Tensor
 
 
-def build_batch(
-    cell: Cell, pools: Pools, read_tokens: Callable[[int, int, int], ArrayLike]
-) -> Batch:
+def build_batch(cell: Cell, read_tokens: Callable[[int, int, int], ArrayLike]) -> Batch:
     """Return the rank's contiguous shard of its cell.
 
     Args:
         cell: from the sampler.
-        pools: this rank's place in the mesh.
         read_tokens: gives the token ids of (document, begin, end).
     """
-    total = cell.layout.tokens
-    tokens = np.zeros(total, dtype=np.int64)
-    labels = np.full(total, IGNORED_LABEL, dtype=np.int64)
-    positions = np.zeros(total, dtype=np.int64)
+    layout, segments = cell.layout, cell.segments
+    tokens = np.zeros(layout.tokens, dtype=np.int64)
     at = 0
-    segments = cell.segments
     ranges = zip(
         segments.document.tolist(), segments.begin.tolist(), segments.end.tolist(), strict=True
     )
     for document, begin, end in ranges:
-        length = end - begin
-        tokens[at : at + length] = read_tokens(document, begin, end)
-        labels[at : at + length - 1] = tokens[at + 1 : at + length]
-        positions[at : at + length] = np.arange(length)
-        at += length
-    shard = total // pools.shape.cp
-    own = slice(pools.cp_rank * shard, (pools.cp_rank + 1) * shard)
+        tokens[at : at + end - begin] = read_tokens(document, begin, end)
+        at += end - begin
+    following = np.append(tokens[1:], 0)
+    own = layout.shard
+    labels = np.where(layout.label_mask, following[own], IGNORED_LABEL)
     return Batch(
         tokens=torch.from_numpy(tokens[own]),
-        labels=torch.from_numpy(labels[own]),
-        positions=torch.from_numpy(positions[own]),
+        labels=torch.from_numpy(labels),
+        positions=torch.from_numpy(layout.position_ids),
     )

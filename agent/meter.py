@@ -93,7 +93,7 @@ class StepMeter:
         step.policy_version = layout.policy_version
         if layout.micro_batch not in step.micro_batches:
             step.micro_batches.add(layout.micro_batch)
-            step.home_features += layout.home_plan.local.features().sum(axis=0)
+            step.home_features += layout.home_features
 
     def start(self) -> Mark:
         """Return a mark of now, on both clocks."""
@@ -238,7 +238,7 @@ class _Step:
         self.began_s = time.perf_counter()
         self.policy_version = 0
         self.micro_batches: set[int] = set()
-        self.home_features: NDArray[np.int64] = np.zeros(NUM_FEATURES, dtype=np.int64)
+        self.home_features: NDArray[np.float64] = np.zeros(NUM_FEATURES)
         self.sent_bytes = 0
         self.wait_s = 0.0
         self.plan_mismatches = 0

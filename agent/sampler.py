@@ -3,11 +3,11 @@
 What a step trains on depends on seed and step alone. The policy decides only which CP group
 holds which of the step's sequences, and where tiles are computed.
 
-Shapes: N sequences of a step; M cells of P slots.
+Shapes: N sequences of a step; M cells, each of as many slots as its pool has CP groups.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from libra.agent.agreement import agree
 from libra.attention.cost import tile_features
+from libra.attention.heads import HeadSplit
 from libra.attention.layout import BatchLayout, make_layout
 from libra.attention.plan import PlanSettings
 from libra.attention.shape import PoolShape
@@ -39,6 +40,10 @@ class Pools(Protocol):
     def pool(self) -> int: ...
     @property
     def place(self) -> int: ...
+    @property
+    def plane_nodes(self) -> Sequence[int]: ...
+    @property
+    def pool_nodes(self) -> Sequence[int]: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,10 +68,11 @@ class PoolSampler:
         *,
         tokens: int,
         global_batch: int,
+        query_heads: int,
+        kv_heads: int,
         seed: int = 0,
         packing: Method = "best_fit",
-        block_rows: int = 128,
-        query_heads_per_kv_head: int = 1,
+        planning: PlanSettings | None = None,
         store: Any = None,
         attempt: int = 0,
         timeout_s: float = 600.0,
@@ -76,12 +82,12 @@ class PoolSampler:
         Args:
             lengths: tokens of every document.
             pools: this rank's place in the mesh.
-            tokens: tokens of a packed sequence; a multiple of the CP size.
+            tokens: tokens of a packed sequence.
             global_batch: packed sequences of an optimizer step, N; a multiple of the DP size.
+            query_heads, kv_heads: of the model; plans are made for them.
             seed: with the epoch, decides packing and order.
             packing: "best_fit" or "stream".
-            block_rows: query cuts fall on multiples of this.
-            query_heads_per_kv_head: weighs query against key bytes of what moves.
+            planning: blocks, memory and waves of plans; the rest is the policy's.
             store: the job's c10d store; the default group's when ``None``.
             attempt: restarts of the job so far; decisions of another attempt never count.
             timeout_s: longest wait for the other ranks' agreement on a step.
@@ -90,8 +96,8 @@ class PoolSampler:
             ValueError: a setting does not fit the mesh, or a length is not a positive integer.
         """
         shape = pools.shape
-        if tokens < 1 or tokens % shape.cp:
-            raise ValueError(f"tokens={tokens}: must be a positive multiple of cp={shape.cp}")
+        if tokens < 1:
+            raise ValueError(f"tokens={tokens}: must be at least 1")
         if global_batch < 1 or global_batch % shape.dp:
             raise ValueError(
                 f"global_batch={global_batch}: must be a positive multiple of dp={shape.dp}"
@@ -103,8 +109,8 @@ class PoolSampler:
         self._global_batch = global_batch
         self._seed = seed
         self._packing: Method = packing
-        self._block_rows = block_rows
-        self._query_heads_per_kv_head = query_heads_per_kv_head
+        self._planning = planning or PlanSettings()
+        self._heads = HeadSplit(query_heads=query_heads, kv_heads=kv_heads, cp=shape.cp)
         self._store, self._attempt, self._timeout_s = store, attempt, timeout_s
         self._epoch = 0
         # Two epochs: prefetch may already be in the next one.
@@ -165,7 +171,7 @@ class PoolSampler:
         packed, drawn = self._draw(step)
         slots = self._place(packed, drawn, policy)
         shape, pools = self._pools.shape, self._pools
-        own = slots.reshape(-1, shape.num_pools, shape.sequences_per_pool)[:, pools.pool]
+        own = slots.reshape(-1, shape.dp)[:, shape.dp_ranks(pools.pool)]
         return [
             self._cell(packed, sequences, policy, step=step, micro_batch=micro_batch)
             for micro_batch, sequences in enumerate(own)
@@ -201,9 +207,8 @@ class PoolSampler:
             [cost.ticks(tile_features(0, packed.sequence(index).lengths)).sum() for index in drawn],
             dtype=np.int64,
         )
-        num_cells = len(drawn) // self._pools.shape.sequences_per_pool
         # Heaviest first: cells of similar cost run in the same micro-batch.
-        return drawn[place(costs, num_cells).cells.reshape(-1)]
+        return drawn[place(costs, self._pools.shape.cell_sizes(len(drawn))).order]
 
     def _cell(
         self,
@@ -219,15 +224,17 @@ class PoolSampler:
             [member.lengths for member in members],
             self._pools.place,
             tokens=self._tokens,
+            heads=self._heads,
+            cp_rank=self._pools.cp_rank,
             cost=policy.tile_cost,
-            settings=PlanSettings(
+            settings=replace(
+                self._planning,
                 pooling=policy.pooling,
                 tolerance_permille=policy.tolerance_permille,
                 min_gain_permille=policy.min_gain_permille,
-                block_rows=self._block_rows,
-                query_heads_per_kv_head=self._query_heads_per_kv_head,
             ),
-            speeds_permille=self._plane_speeds(policy),
+            speeds_permille=self._speeds(policy),
+            nodes=self._pools.plane_nodes if self._heads.even else self._pools.pool_nodes,
             step=step,
             micro_batch=micro_batch,
             policy_version=policy.version,
@@ -235,14 +242,14 @@ class PoolSampler:
         )
         return Cell(layout=layout, segments=members[self._pools.place])
 
-    def _plane_speeds(self, policy: Policy) -> tuple[int, ...]:
-        """Return the speeds of the P ranks that exchange tiles; none after a change of size."""
-        shape, pools = self._pools.shape, self._pools
-        speeds = policy.speeds_permille
+    def _speeds(self, policy: Policy) -> tuple[int, ...]:
+        """Return the speeds of the ranks that exchange tiles; none after a change of size."""
+        shape, pools, speeds = self._pools.shape, self._pools, policy.speeds_permille
         if len(speeds) != shape.dp * shape.cp:
             return ()
-        first = pools.pool * shape.sequences_per_pool
+        cp_ranks = [pools.cp_rank] if self._heads.even else range(shape.cp)
         return tuple(
-            speeds[(first + index) * shape.cp + pools.cp_rank]
-            for index in range(shape.sequences_per_pool)
+            speeds[dp_rank * shape.cp + cp_rank]
+            for dp_rank in shape.dp_ranks(pools.pool)
+            for cp_rank in cp_ranks
         )

@@ -59,6 +59,8 @@ class StepRunner:
         """
         self._attention.observer = meter
         self._model.zero_grad(set_to_none=True)
+        for cell in cells:
+            self._attention.prepare(cell.layout)
         dist.barrier()
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         loss = sum((self._backward(cell, label_tokens) for cell in cells), torch.zeros(1))
@@ -73,7 +75,7 @@ class StepRunner:
         )
 
     def _backward(self, cell: Cell, label_tokens: int) -> Tensor:
-        batch = build_batch(cell, self._attention.pools, self._read_tokens)
+        batch = build_batch(cell, self._read_tokens)
         logits = self._model(batch.tokens, batch.positions, cell.layout)
         loss = loss_sum(logits, batch.labels) / label_tokens
         loss.backward()

@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from libra.agent.agent import Agent
 from libra.agent.meter import StepMeter
 from libra.agent.sampler import PoolSampler
+from libra.attention.plan import PlanSettings
 from libra.attention.pooled import PooledAttention
 from libra.attention.pools import SequencePools
 from libra.balancer.policy import HOME_POLICY
@@ -49,8 +50,9 @@ class PairTrainer:
             tokens=args.tokens,
             global_batch=pools.shape.dp,
             seed=args.seed,
-            block_rows=_BLOCK_ROWS,
-            query_heads_per_kv_head=settings.heads // settings.kv_heads,
+            query_heads=settings.heads,
+            kv_heads=settings.kv_heads,
+            planning=PlanSettings(block_rows=_BLOCK_ROWS),
             timeout_s=_TIMEOUT_S,
         )
         self.attention = PooledAttention(pools)

@@ -111,10 +111,9 @@ def test_home_features_count_each_micro_batch_once() -> None:
 
     totals = meter.end_step()
 
-    features = [layout.home_plan.local.features().sum(axis=0) for layout in layouts]
     assert totals is not None
-    assert totals.home_features == tuple(np.sum(features, axis=0))
-    assert totals.home_features[1] == 1024
+    # One document of 512 tokens and four of 128: n, tokens twice, L (L + 1) / 2 pairs each.
+    assert totals.home_features == (5, 1024, 1024, 512 * 513 // 2 + 4 * (128 * 129 // 2))
 
 
 @pytest.mark.parametrize("clock", ["wall", "cpu"])

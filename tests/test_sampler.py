@@ -1,7 +1,9 @@
 """The sampler: whatever the policy, every step trains on the same documents, each rank its own."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from libra.balancer.policy import HOME_POLICY, Policy
 
 COST = TileCost.from_seconds((1e-5, 1e-7, 1e-7, 1e-9))
 POLICY = Policy(version=1, pooling=True, cost=COST.coefficients, cost_scale_bits=COST.scale_bits)
+HEADS: dict[str, Any] = {"query_heads": 4, "kv_heads": 2}
 LENGTHS = np.random.default_rng(0).lognormal(4, 1.4, 600).astype(np.int64) % 900 + 1
 
 
@@ -35,11 +38,21 @@ class Place:
     def place(self) -> int:
         return self.shape.place(self.dp_rank)
 
+    @property
+    def plane_nodes(self) -> Sequence[int]:
+        return (0,) * self.shape.pool_size(self.pool)
+
+    @property
+    def pool_nodes(self) -> Sequence[int]:
+        return (0,) * self.shape.pool_size(self.pool) * self.shape.cp
+
 
 def _samplers(dp: int, pool: int, *, global_batch: int = 8, cp: int = 1) -> list[PoolSampler]:
     shape = PoolShape(dp=dp, cp=cp, sequences_per_pool=pool)
     return [
-        PoolSampler(LENGTHS, Place(shape, rank), tokens=1024, global_batch=global_batch, seed=7)
+        PoolSampler(
+            LENGTHS, Place(shape, rank), tokens=1024, global_batch=global_batch, **HEADS, seed=7
+        )
         for rank in range(dp)
     ]
 
@@ -55,7 +68,7 @@ def _documents(samplers: list[PoolSampler], step: int, policy: Policy) -> Counte
     return seen
 
 
-@given(st.sampled_from([(2, 2), (4, 2), (4, 4), (8, 4)]), st.integers(0, 40))
+@given(st.sampled_from([(2, 2), (4, 2), (4, 4), (8, 4), (8, 3), (8, 5)]), st.integers(0, 40))
 def test_a_policy_never_changes_what_a_step_trains_on(mesh: tuple[int, int], step: int) -> None:
     """The multiset of documents of a step is the same at home, pooled, and with slow ranks."""
     samplers = _samplers(*mesh)
@@ -82,6 +95,45 @@ def test_ranks_of_a_pool_share_one_plan() -> None:
                 assert one.layout.digest == two.layout.digest
                 assert (one.layout.place, two.layout.place) == (0, 1)
                 np.testing.assert_array_equal(one.layout.document_lengths, one.segments.lengths)
+
+
+def test_a_smaller_last_pool_draws_its_part() -> None:
+    """Three CP groups in pools of two: each rank draws its pool's cells, together the step's."""
+    samplers = _samplers(3, 2, global_batch=6)
+    for step in range(samplers[0].steps_per_epoch):
+        home = _documents(samplers, step, HOME_POLICY)
+        cells = [sampler.cells(step, POLICY) for sampler in samplers]
+
+        assert _documents(samplers, step, POLICY) == home
+        assert sum(int((c.segments.lengths - 1).sum()) for own in cells for c in own) == (
+            samplers[0].label_tokens(step)
+        )
+        assert [[len(cell.layout.lengths) for cell in own] for own in cells] == [
+            [2, 2],
+            [2, 2],
+            [1, 1],
+        ]
+        for first, second, alone in zip(*cells, strict=True):
+            assert first.layout.digest == second.layout.digest != alone.layout.digest
+            assert [c.layout.place for c in (first, second, alone)] == [0, 1, 0]
+
+
+def test_a_smaller_pool_knows_its_own_ranks_speeds() -> None:
+    """The slow rank of a smaller last pool sheds work onto its own neighbour, not onto others."""
+    slow = Policy(
+        version=2,
+        pooling=True,
+        cost=COST.coefficients,
+        cost_scale_bits=COST.scale_bits,
+        speeds_permille=(1000, 1000, 1000, 1000, 250),
+    )
+    shape = PoolShape(dp=5, cp=1, sequences_per_pool=3)
+    for dp_rank, moves in ((4, True), (0, False)):
+        sampler = PoolSampler(
+            np.full(100, 1000), Place(shape, dp_rank), tokens=1024, global_batch=5, **HEADS
+        )
+        (cell,) = sampler.cells(0, slow)
+        assert bool(cell.layout.plan.moved) == moves
 
 
 def test_an_epoch_draws_every_sequence_once() -> None:
@@ -122,9 +174,9 @@ def test_labels_are_next_tokens_within_documents() -> None:
     for dp_rank in range(2):
         for cp_rank in range(2):
             pools = Place(shape, dp_rank, cp_rank)
-            sampler = PoolSampler(LENGTHS, pools, tokens=1024, global_batch=2, seed=7)
+            sampler = PoolSampler(LENGTHS, pools, tokens=1024, global_batch=2, **HEADS, seed=7)
             (cell,) = sampler.cells(3, POLICY)
-            batch = build_batch(cell, pools, lambda d, b, e: d * 1000 + np.arange(b, e))
+            batch = build_batch(cell, lambda d, b, e: d * 1000 + np.arange(b, e))
             assert len(batch.tokens) == 512
             labelled = batch.labels != IGNORED_LABEL
             assert (batch.labels[labelled] == batch.tokens[labelled] + 1).all()
@@ -137,7 +189,8 @@ def test_labels_are_next_tokens_within_documents() -> None:
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"tokens": 1023}, "tokens=1023"),
+        ({"tokens": 0}, "tokens=0"),
+        ({"kv_heads": 3}, "kv_heads=3"),
         ({"global_batch": 3}, "global_batch=3"),
         ({"lengths": [1, 0]}, "lengths"),
     ],
@@ -145,7 +198,7 @@ def test_labels_are_next_tokens_within_documents() -> None:
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, object], match: str) -> None:
     """Each error names the setting, its value and what is allowed."""
     shape = PoolShape(dp=2, cp=2, sequences_per_pool=2)
-    good: dict[str, object] = {"lengths": LENGTHS, "tokens": 1024, "global_batch": 2}
+    good: dict[str, object] = {"lengths": LENGTHS, "tokens": 1024, "global_batch": 2, **HEADS}
     with pytest.raises(ValueError, match=match):
         PoolSampler(pools=Place(shape, 0), **{**good, **settings})  # type: ignore[arg-type]
 
@@ -157,6 +210,7 @@ def test_too_few_documents_are_refused() -> None:
         Place(PoolShape(dp=2, cp=1, sequences_per_pool=2), 0),
         tokens=64,
         global_batch=2,
+        **HEADS,
     )
     with pytest.raises(ValueError, match="fill only 1 sequences"):
         sampler.cells(0, POLICY)

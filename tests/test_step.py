@@ -6,9 +6,8 @@ import numpy as np
 import torch
 
 from libra.agent.sampler import Cell
-from libra.attention.cost import FLOPS_COST
+from libra.attention.heads import HeadSplit
 from libra.attention.layout import make_layout
-from libra.attention.plan import PlanSettings
 from libra.balancer.packing import Segments
 from libra.examples.step import hash_documents, largest_difference
 
@@ -18,9 +17,7 @@ def cell(*ranges: tuple[int, int, int]) -> Cell:
     document, begin, end = (
         np.array(column, dtype=np.int64) for column in zip(*ranges, strict=True)
     )
-    layout = make_layout(
-        [end - begin], 0, tokens=100, cost=FLOPS_COST, settings=PlanSettings(pooling=False)
-    )
+    layout = make_layout([end - begin], 0, tokens=100, heads=HeadSplit(query_heads=1, kv_heads=1))
     return Cell(layout=layout, segments=Segments(document=document, begin=begin, end=end))
 
 
