@@ -1,7 +1,7 @@
 # Each verb makes what it needs; Python 3.11 or newer and make are enough to begin with.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check test test-gpu bench clean
+.PHONY: help install demo check test soak test-gpu test-peers bench bench-operator clean
 
 working = $(shell for python in python3.11 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -10,10 +10,10 @@ PYTHON ?= $(or $(working),python3.11)
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-BENCHMARKS := $(sort $(wildcard benchmarks/bench_*.py))
+BENCHMARKS := plans planner-time step even kernels memory overlap peers
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 install: .venv/dev.stamp ## everything that development needs, in .venv
 
@@ -31,12 +31,23 @@ test: .venv/dev.stamp ## every test that needs no GPU (ARGS="tests/test_corpus.p
 	tests/install-system-packages
 	$(BIN)/python -m pytest $(ARGS)
 
+soak: .venv/dev.stamp ## the long versions of tests, minutes (ARGS="tests/test_exactness.py")
+	$(BIN)/python -m pytest -m soak $(ARGS)
+
 test-gpu: .venv/dev.stamp ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-bench: .venv/dev.stamp ## the operator's figures in benchmarks/RESULTS.md
-	$(if $(BENCHMARKS),,@echo "no benchmarks/bench_*.py here")
-	@set -e; for benchmark in $(BENCHMARKS); do $(BIN)/python "$$benchmark"; done
+test-peers: .venv/peers.stamp ## the operator against other projects' attention
+	$(BIN)/python -m pytest tests/test_peer_*.py $(ARGS)
+
+bench: bench-operator ## the figures in benchmarks/RESULTS.md (ARGS="--quick" only tries it)
+
+bench-operator: .venv/dev.stamp ## the operator's alone (ARGS="--quick", BENCHMARKS="step even")
+	@set -e; for name in $(BENCHMARKS); do \
+		printf '\n### %s\n\n' "$$name"; \
+		case $$name in step) more=--measured ;; *) more= ;; esac; \
+		$(BIN)/python benchmarks/attention.py $$name $$more $(ARGS); \
+	done
 
 clean: ## remove .venv and the caches
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -51,4 +62,8 @@ clean: ## remove .venv and the caches
 
 .venv/dev.stamp: .venv/python.stamp pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
+	@touch $@
+
+.venv/peers.stamp: .venv/dev.stamp
+	$(PIP) -e '.[peers]'
 	@touch $@
