@@ -99,9 +99,7 @@ class PoolSampler:
         if tokens < 1:
             raise ValueError(f"tokens={tokens}: must be at least 1")
         if global_batch < 1 or global_batch % shape.dp:
-            raise ValueError(
-                f"global_batch={global_batch}: must be a positive multiple of dp={shape.dp}"
-            )
+            raise ValueError(f"global_batch={global_batch}: must be a multiple of dp={shape.dp}")
         self.policy_source: Callable[[], Policy] = lambda: HOME_POLICY
         self._lengths = check_lengths(lengths)
         self._pools = pools
@@ -163,15 +161,14 @@ class PoolSampler:
         return sum(int((packed.sequence(index).lengths - 1).sum()) for index in drawn)
 
     def cells(self, step: int, policy: Policy) -> list[Cell]:
-        """Return this rank's micro-batches of a step under a policy; pure.
+        """Return this rank's micro-batches of a step, counted over epochs, under a policy; pure.
 
-        Steps are counted over epochs. Without pooling the sequences come in order and every
-        tile stays home.
+        Without pooling the sequences come in order and every tile stays home.
         """
         packed, drawn = self._draw(step)
-        slots = self._place(packed, drawn, policy)
-        shape, pools = self._pools.shape, self._pools
-        own = slots.reshape(-1, shape.dp)[:, shape.dp_ranks(pools.pool)]
+        shape = self._pools.shape
+        slots = self._place(packed, drawn, policy).reshape(-1, shape.dp)
+        own = slots[:, shape.dp_ranks(self._pools.pool)]
         return [
             self._cell(packed, sequences, policy, step=step, micro_batch=micro_batch)
             for micro_batch, sequences in enumerate(own)
@@ -186,10 +183,8 @@ class PoolSampler:
             method=self._packing,
         )
         if len(packed) < self._global_batch:
-            raise ValueError(
-                f"global_batch={self._global_batch}: the documents fill only {len(packed)} "
-                f"sequences of {self._tokens} tokens"
-            )
+            full = f"{len(packed)} sequences of {self._tokens} tokens"
+            raise ValueError(f"global_batch={self._global_batch}: the documents fill only {full}")
         return packed
 
     def _draw(self, step: int) -> tuple[PackedSequences, Int64]:

@@ -150,11 +150,7 @@ def make_layout(
         plan=plan,
         home_plan=lowered_home,
         limit=limit,
-        digest=_digest(
-            cell,
-            (step, micro_batch, policy_checksum),
-            (totals, heads, cost, how, inputs.speeds_permille, inputs.nodes),
-        ),
+        digest=inputs.digest(step, micro_batch, policy_checksum, totals),
     )
 
 
@@ -176,6 +172,15 @@ class _Inputs:
         rest = (self.heads, self.cp_rank, self.own, self.cost, self.settings)
         cells = tuple(part.tobytes() for part in self.lengths)
         return (cells, *rest, self.speeds_permille, self.nodes)
+
+    def digest(self, *more: object) -> int:
+        """Return a positive 63-bit digest that is equal on all ranks that share the plan."""
+        shared = (self.heads, self.cost, self.settings, self.speeds_permille, self.nodes)
+        state = hashlib.blake2b(digest_size=8)
+        state.update(repr(([len(part) for part in self.lengths], shared, more)).encode())
+        for part in self.lengths:
+            state.update(part.astype("<i8").tobytes())
+        return int.from_bytes(state.digest(), "little") >> 1
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -215,12 +220,3 @@ def _check(
             raise ValueError(
                 f"lengths[{index}] sums to {part.sum()}: must be at most tokens={tokens}"
             )
-
-
-def _digest(cell: tuple[Int64, ...], *inputs: object) -> int:
-    """Return a positive 63-bit digest of a cell, its place in training and its plan's inputs."""
-    state = hashlib.blake2b(digest_size=8)
-    state.update(repr(([len(part) for part in cell], inputs)).encode())
-    for part in cell:
-        state.update(part.astype("<i8").tobytes())
-    return int.from_bytes(state.digest(), "little") >> 1
