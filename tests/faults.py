@@ -1,8 +1,9 @@
 """Ranks of which one fails inside attention, and what the others are told.
 
 The ranks are 2 x 2: planes are {0, 2} and {1, 3}, CP groups {0, 1} and {2, 3}. A first step goes
-well, then the victim fails in the second. The others stay alive after their error, so that who
-waits for them hears of the failure in no other way than its own timeout.
+well, then the victim fails in the second. Ranks that need nothing more of it end that step, and
+hear of it in the third. The others stay alive after their error, so that who waits for them hears
+of the failure in no other way than its own timeout.
 """
 
 import datetime
@@ -36,7 +37,7 @@ RANKS = 4
 TOKENS = 64
 GROUP_TIMEOUT_S = 4.0
 # Beyond the timeout: 16 s that a roll call may take at most, and a busy machine's start-up.
-DEADLINE_S = GROUP_TIMEOUT_S + 16.0 + 40.0
+DEADLINE_S = 2 * GROUP_TIMEOUT_S + 16.0 + 40.0
 
 # raise, kill and stop happen in a kernel, while an exchange is in flight; a rank refuses its
 # input, or is absent, before.
@@ -174,14 +175,15 @@ def _rank(rank: int, url: str, fault: Fault, pipe: Connection) -> None:
     pools = _pools()
     kernel = _FailingKernel(fault)
     attention = PooledAttention(pools, kernel=kernel)
-    layouts = [_layout(pools, fault, step) for step in range(2)]
+    layouts = [_layout(pools, fault, step) for step in range(3)]
     _step(attention, layouts[0], rows=TOKENS // 2)
     kernel.armed = rank == fault.victim
     error: Exception | None = None
     try:
         if not (kernel.armed and fault.kind == "absent"):
             rows = 1 if kernel.armed and fault.kind == "refuse" else TOKENS // 2
-            _step(attention, layouts[1], rows=rows)
+            for layout in layouts[1:]:
+                _step(attention, layout, rows=rows)
     except Exception as raised:
         error = raised
     name = type(error).__name__ if error else ""
