@@ -16,6 +16,7 @@ from libra.attention.cost import FLOPS_COST, TileCost, tile_features
 from libra.attention.heads import HeadSplit
 from libra.attention.lowering import LoweredPlan, lower
 from libra.attention.plan import Limit, PlanSettings, balanced_plan, home_plan
+from libra.attention.shape import token_range
 from libra.attention.tiles import Int64
 
 
@@ -72,8 +73,7 @@ class BatchLayout:
     @property
     def shard(self) -> slice:
         """Tokens of its sequence that this rank holds outside attention."""
-        cp = self.heads.cp
-        return slice(self.cp_rank * self.tokens // cp, (self.cp_rank + 1) * self.tokens // cp)
+        return slice(*token_range(self.tokens, self.cp_rank, self.heads.cp))
 
     @property
     def position_ids(self) -> Int64:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from libra.attention.cost import TileCost, tile_features
+from libra.attention.cost import TileCost
 from libra.attention.heads import HeadRun
 
 Int64 = NDArray[np.int64]
@@ -158,10 +158,6 @@ class Tiles:
     def key_vectors(self) -> Int64:
         """[n] head-sized vectors of keys, as many as of values."""
         return self.row_end * self.kv_heads
-
-    def features(self) -> Int64:
-        """Return the [n, 4] features of the tiles for one kv head."""
-        return tile_features(self.row_begin, self.row_end)
 
     def load_ticks(self, cost: TileCost) -> Int64:
         """Return [n] costs: ticks of one kv head's group, times query heads."""
