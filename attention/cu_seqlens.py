@@ -26,7 +26,7 @@ def document_lengths(cu_seqlens: ArrayLike) -> Int64:
         ValueError: they are not.
     """
     offsets = np.asarray(cu_seqlens)
-    if offsets.ndim != 1 or not len(offsets) or not np.issubdtype(offsets.dtype, np.integer):
+    if offsets.ndim != 1 or not len(offsets) or offsets.dtype.kind not in "iu":
         raise ValueError(
             f"cu_seqlens has shape {offsets.shape} and dtype {offsets.dtype}: must be a "
             "one-dimensional list of integers"
@@ -42,6 +42,7 @@ def gather_layout(
     cu_seqlens: ArrayLike,
     *,
     tokens: int | None = None,
+    pool_size: int | None = None,
     query_heads: int,
     kv_heads: int,
     **planning: Any,
@@ -55,24 +56,26 @@ def gather_layout(
         pools: the job's process groups.
         cu_seqlens: [n + 1] of this rank's own packed sequence, not of its shard.
         tokens: T with padding; the last of ``cu_seqlens`` when ``None``.
+        pool_size: CP groups of the pool, the same on all its ranks; P when ``None``.
         query_heads, kv_heads: of the model.
         planning: ``cost``, ``settings``, ``step`` and whatever else ``make_layout`` takes; the
             same on all ranks.
 
     Raises:
-        ValueError: as ``document_lengths`` and ``make_layout``.
+        ValueError: as ``document_lengths`` and ``make_layout``; no pool has that size.
     """
+    pool = pools.of(pools.size if pool_size is None else pool_size)
     own = document_lengths(cu_seqlens)
     total = int(own.sum()) if tokens is None else tokens
-    told: list[tuple[Int64, int] | None] = [None] * pools.size
+    told: list[tuple[Int64, int] | None] = [None] * pool.size
     with exchanging():
-        dist.all_gather_object(told, (own, total), group=pools.plane_agreement_group)
+        dist.all_gather_object(told, (own, total), group=pool.plane_agreement_group)
     cell = [each for each in told if each is not None]
     heads = HeadSplit(query_heads=query_heads, kv_heads=kv_heads, cp=pools.shape.cp)
-    planning.setdefault("nodes", pools.plane_nodes if heads.even else pools.pool_nodes)
+    planning.setdefault("nodes", pool.nodes(heads_even=heads.even))
     return make_layout(
         [lengths for lengths, _ in cell],
-        pools.place,
+        pool.place,
         tokens=[each for _, each in cell],
         heads=heads,
         cp_rank=pools.cp_rank,

@@ -3,7 +3,8 @@
 A rank whose peer has died sees a broken connection or a timeout, and no name. So a rank that
 fails of its own accord says so in the job's store, and ranks whose exchange failed call a roll
 of the pool there. A thread of each rank answers it, so that ranks which compute, or wait for
-another, answer too: who does not is who failed. Where all answer, it is who does not wait.
+another, answer too: who does not is who failed. Where all answer, it is who does not wait, or
+waits in another of its pools: where these are elastic, each calls its own roll.
 
 What a failed exchange raises is up to its backend: with NCCL, torch ends the process itself
 unless ``TORCH_NCCL_BLOCKING_WAIT`` is set.
@@ -15,7 +16,16 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from libra.attention.activity import COMPUTING, OUTSIDE, WAITING, activity, doing
+from libra.attention.activity import (
+    COMPUTING,
+    OUTSIDE,
+    WAITING,
+    activity,
+    doing,
+    named,
+    note,
+    within,
+)
 from libra.attention.store import Store, apart
 
 # How often each rank looks whether the roll is called; thousands share one store.
@@ -64,18 +74,22 @@ class RollCall:
         if len(ranks) > 1:
             keys = self._called, self._here(rank)
             answering = threading.Thread(
-                target=_answer, args=(self._store, *keys, ended), daemon=True
+                target=_answer, args=(self._store, *keys, ranks, ended), daemon=True
             )
             answering.start()
 
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Turn whatever fails inside into an error that names the rank that failed first."""
-        with doing(COMPUTING, then=OUTSIDE):
-            try:
+        try:
+            with within(self._ranks), doing(COMPUTING, then=OUTSIDE):
                 yield
-            except Exception as error:
-                raise self.explain(error) from error
+        except Exception as error:
+            note(f"failed in the pool of {named(self._ranks)}")
+            found = self.explain(error)
+            # Another pool of this rank may wait for it, and should hear of the first failure.
+            note(f"stopped ({found})")
+            raise found from error
 
     def explain(self, error: Exception) -> PoolError:
         """Return the error to raise in place of ``error``; never raises itself.
@@ -117,7 +131,7 @@ class RollCall:
                 return self._late()
             if time.monotonic() >= deadline:
                 missing = [own for own in self._ranks if not self._store.check([self._here(own)])]
-                return f"no answer from rank {', '.join(map(str, missing))}"
+                return f"no answer from {named(missing)}"
             time.sleep(_POLL_S)
 
     def _late(self) -> str:
@@ -140,14 +154,16 @@ class RollCall:
         return f"{self._prefix}/here/{rank}"
 
 
-def _answer(store: Store, called: str, here: str, ended: threading.Event) -> None:
+def _answer(
+    store: Store, called: str, here: str, ranks: Sequence[int], ended: threading.Event
+) -> None:
     """Wait for the roll to be called, and say what this rank is doing."""
     try:
         while not store.check([called]):
             if ended.wait(_LOOK_S):
                 return
         # A rank that called the roll itself has answered.
-        store.compare_set(here, "", activity())
+        store.compare_set(here, "", activity(ranks))
     except Exception:
         # The store has gone, and the job with it; this rank will see that where it needs it.
         return

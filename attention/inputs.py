@@ -6,6 +6,7 @@ Shapes: t tokens of a rank's shard; H query heads, G kv heads and D head dim of 
 from torch import Tensor
 
 from libra.attention.layout import BatchLayout
+from libra.attention.pool import Pool
 from libra.attention.pools import SequencePools
 
 
@@ -16,16 +17,20 @@ def check_inputs(
     layout: BatchLayout,
     pools: SequencePools,
     last: BatchLayout | None,
-) -> None:
-    """Raise ``ValueError`` unless the tensors fit each other, the layout and the mesh.
+) -> Pool:
+    """Return the layout's pool, if the tensors fit each other, the layout and the mesh.
 
     Args:
         q: [t, H, D]; ``k`` and ``v`` [t, G, D].
         layout: what they should fit.
         pools: this rank's place.
         last: the layout attended to before, whose step cannot have had another policy.
+
+    Raises:
+        ValueError: they do not.
     """
-    check_layout(layout, pools, last)
+    pool = layout_pool(layout, pools)
+    _check_layout(layout, pool, pools, last)
     rows, heads = layout.shard.stop - layout.shard.start, layout.heads
     wanted = {"q": heads.query_heads, "k": heads.kv_heads, "v": heads.kv_heads}
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -49,19 +54,28 @@ def check_inputs(
             raise ValueError(
                 f"{name} has strides {x.stride()}: must be contiguous along the head dim"
             )
+    return pool
 
 
-def check_layout(layout: BatchLayout, pools: SequencePools, last: BatchLayout | None) -> None:
-    """Raise ``ValueError`` unless the layout is for this rank's place in the mesh."""
-    if len(layout.lengths) != pools.size:
+def layout_pool(layout: BatchLayout, pools: SequencePools) -> Pool:
+    """Return this rank's pool for a layout; raise ``ValueError`` if it has none of that size."""
+    size = len(layout.lengths)
+    if size not in pools.sizes:
         raise ValueError(
-            f"layout has {len(layout.lengths)} sequences: must be the pool's {pools.size}"
+            f"layout has {size} sequences: must be the pool's {' or '.join(map(str, pools.sizes))}"
         )
+    return pools.of(size)
+
+
+def _check_layout(
+    layout: BatchLayout, pool: Pool, pools: SequencePools, last: BatchLayout | None
+) -> None:
+    """Raise ``ValueError`` unless the layout is for this rank's place in the pool."""
     own = (layout.place, layout.cp_rank, layout.heads.cp)
-    if own != (pools.place, pools.cp_rank, pools.shape.cp):
+    if own != (pool.place, pools.cp_rank, pools.shape.cp):
         raise ValueError(
             f"layout is for place {own[0]}, cp_rank {own[1]} of {own[2]}: must be for place "
-            f"{pools.place}, cp_rank {pools.cp_rank} of {pools.shape.cp}"
+            f"{pool.place}, cp_rank {pools.cp_rank} of {pools.shape.cp}"
         )
     if last and layout.step == last.step and layout.policy_checksum != last.policy_checksum:
         raise ValueError(

@@ -37,6 +37,8 @@ class BatchLayout:
         plan: this rank's part of the plan that the policy asks for.
         home_plan: this rank's part of plain Ulysses; the same object when nothing moves.
         limit: what kept the plan from being more even.
+        alone: whether the CP group runs the cell without its pool: nothing moves, and it waits
+            for no other to compare plans.
         digest: 63-bit digest of the cell and all its plan was made from, equal on all ranks.
     """
 
@@ -52,6 +54,7 @@ class BatchLayout:
     plan: LoweredPlan
     home_plan: LoweredPlan
     limit: Limit
+    alone: bool
     digest: int
 
     @property
@@ -108,6 +111,7 @@ def make_layout(
     micro_batch: int = 0,
     policy_version: int = 0,
     policy_checksum: str = "",
+    alone: bool = False,
 ) -> BatchLayout:
     """Plan a cell and return the layout of one rank of the CP group at ``place``.
 
@@ -118,11 +122,15 @@ def make_layout(
         heads: the model's heads and C.
         cp_rank: index of this rank in its CP group, 0..C-1.
         cost, settings, speeds_permille, nodes: as ``plan_cell`` takes them.
+        alone: whether CP groups do not wait for each other; only without pooling, and the same
+            for all ranks of the pool.
 
     Raises:
         ValueError: documents longer than their sequence together, a length below 1, a bad place.
     """
     how = settings or PlanSettings()
+    if alone and how.pooling:
+        raise ValueError("alone=True: must be with settings.pooling=False, since tiles would move")
     cell = tuple(np.ascontiguousarray(part, dtype=np.int64) for part in lengths)
     totals = [tokens] * len(cell) if isinstance(tokens, int) else [int(own) for own in tokens]
     _check(cell, place, totals, heads, cp_rank)
@@ -150,6 +158,7 @@ def make_layout(
         plan=plan,
         home_plan=lowered_home,
         limit=limit,
+        alone=alone,
         digest=inputs.digest(step, micro_batch, policy_checksum, totals),
     )
 

@@ -14,14 +14,16 @@ import math
 from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from libra.attention.activity import refusing
 from libra.attention.agreement import PlanAgreement
-from libra.attention.inputs import check_inputs
+from libra.attention.inputs import check_inputs, layout_pool
 from libra.attention.kernel import AttentionSpec, TileKernel, choose_kernel
 from libra.attention.layout import BatchLayout
 from libra.attention.observer import Observer
+from libra.attention.pool import Pool
 from libra.attention.pools import SequencePools
 from libra.attention.runner import TileRunner
 from libra.attention.tile_pool import pool_tiles
@@ -35,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 class PooledAttention(nn.Module):
     """Causal attention within documents, its tiles evened over the ranks of a pool.
+
+    Each layout runs in the pool of as many CP groups as it has sequences.
 
     Attributes:
         observer: watches kernel calls and exchange waits; ``None`` costs nothing.
@@ -73,10 +77,9 @@ class PooledAttention(nn.Module):
         self._scale, self._kernel = scale, kernel
         self._resend = resend_in_backward
         self._workspace = Workspace()
-        self._agreements = {
-            True: PlanAgreement(pools.plane_agreement_group),
-            False: PlanAgreement(pools.pool_agreement_group),
-        }
+        # By size of the pool, and whether heads are even: all ranks of a group bring the same
+        # layouts to it, whatever others some of them attend to between.
+        self._agreements: dict[tuple[int, bool], PlanAgreement] = {}
         # Apart, so that a step may be run both ways for comparison.
         self._last: dict[bool, BatchLayout] = {}
 
@@ -85,10 +88,16 @@ class PooledAttention(nn.Module):
 
         Optional: ``forward`` does it otherwise, and then waits for a round trip. Every rank of
         the pool must prepare the same batches in the same order.
+
+        Raises:
+            ValueError: this rank has no pool of the layout's size.
         """
-        if self.pools.size * (1 if layout.heads.even else layout.heads.cp) > 1:
-            with self.pools.roll_call.guard():
-                self._agreements[layout.heads.even].prepare(layout, home=self.use_home_plan)
+        with refusing():
+            pool = layout_pool(layout, self.pools)
+        agreement = self._agreement(layout, pool)
+        if agreement:
+            with pool.roll_call.guard():
+                agreement.prepare(layout, home=self.use_home_plan)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -111,38 +120,38 @@ class PooledAttention(nn.Module):
         """
         with refusing():
             last = self._last.get(self.use_home_plan)
-            check_inputs(q, k, v, layout, self.pools, last)
+            pool = check_inputs(q, k, v, layout, self.pools, last)
             runner = self._runner(q)
         self._last[self.use_home_plan] = layout
         if self.observer:
             self.observer.begin(layout)
-        with self.pools.roll_call.guard():
-            home = not self._ranks_agree(layout) or self.use_home_plan
+        with pool.roll_call.guard():
+            home = not self._ranks_agree(layout, pool) or self.use_home_plan
         exchange = HeadExchange(
             heads=layout.heads,
             tokens=layout.tokens,
             group=self.pools.cp_group,
-            roll_call=self.pools.roll_call,
+            roll_call=pool.roll_call,
         )
         split = exchange.split(q, k, v)
-        return exchange.join(self._attend(split, layout, runner, home=home))
+        return exchange.join(self._attend(split, layout, pool, runner, home=home))
 
     def _attend(
         self,
         qkv: tuple[Tensor, Tensor, Tensor],
         layout: BatchLayout,
+        pool: Pool,
         runner: TileRunner,
         *,
         home: bool,
     ) -> Tensor:
         """Return [T, h, D] of [T, h, D] and two [T, g, D]."""
-        even = layout.heads.even
         transport = Transport(
-            group=self.pools.plane_group if even else self.pools.pool_group,
+            group=pool.group(heads_even=layout.heads.even),
             workspace=self._workspace,
             resend=self._resend,
             observer=self.observer,
-            roll_call=self.pools.roll_call,
+            roll_call=pool.roll_call,
         )
         attend = partial(pool_tiles, transport=transport, runner=runner)
         plan = layout.home_plan if home else layout.plan
@@ -152,7 +161,7 @@ class PooledAttention(nn.Module):
                 qkv,
                 partial(attend, plan=plan),
                 partial(attend, plan=layout.home_plan),
-                pools=self.pools,
+                pool=pool,
                 step=layout.step,
             )
         return attend(*qkv, plan=plan)
@@ -168,15 +177,23 @@ class PooledAttention(nn.Module):
             raise ValueError(f"kernel={self._kernel.name} {reason}")
         return TileRunner(self._kernel, spec, self.observer)
 
-    def _ranks_agree(self, layout: BatchLayout) -> bool:
+    def _agreement(self, layout: BatchLayout, pool: Pool) -> PlanAgreement | None:
+        """Return who compares the plans of a pool, ``None`` where no other's plan matters."""
+        even = layout.heads.even
+        group = pool.agreement_group(heads_even=even)
+        if layout.alone or dist.get_world_size(group) == 1:
+            return None
+        return self._agreements.setdefault((pool.size, even), PlanAgreement(group))
+
+    def _ranks_agree(self, layout: BatchLayout, pool: Pool) -> bool:
         """Return whether all ranks that exchange tiles have made the same plan.
 
         Where they have not, all see it and run the cell at home.
         """
-        even = layout.heads.even
-        if self.pools.size * (1 if even else layout.heads.cp) == 1:
+        agreement = self._agreement(layout, pool)
+        if agreement is None:
             return True
-        agreed, first = self._agreements[even].agreed(layout, home=self.use_home_plan)
+        agreed, first = agreement.agreed(layout, home=self.use_home_plan)
         if not agreed and first:
             self.plan_mismatches += 1
             if self.observer:

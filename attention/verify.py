@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from libra.attention.failure import exchanging
-from libra.attention.pools import SequencePools
+from libra.attention.pool import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Verifier:
         pooled: Attend,
         home: Attend,
         *,
-        pools: SequencePools,
+        pool: Pool,
         step: int,
     ) -> Tensor:
         """Return what ``pooled`` returns, after comparing it with ``home``; so in backward.
@@ -84,7 +84,7 @@ class Verifier:
         Args:
             qkv: [T, h, D] and two [T, g, D].
             pooled, home: attention by either plan.
-            pools: of whose pool all ranks compare, as often as each other.
+            pool: all ranks of which compare, as often as each other.
             step: for messages.
 
         Raises:
@@ -92,7 +92,7 @@ class Verifier:
         """
 
         def compare(names: Sequence[str], got: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
-            self._compare(names, got, wanted, pools, step)
+            self._compare(names, got, wanted, pool, step)
 
         out: Tensor = _Verified.apply(*qkv, pooled, home, compare)  # type: ignore[no-untyped-call]
         return out
@@ -102,15 +102,15 @@ class Verifier:
         names: Sequence[str],
         got: Sequence[Tensor],
         wanted: Sequence[Tensor],
-        pools: SequencePools,
+        pool: Pool,
         step: int,
     ) -> None:
         bound = self._settings.bound or _DEFAULT_BOUND[got[0].dtype]
         found = [_difference(*pair) for pair in zip(got, wanted, strict=True)]
         # NaN is no number to be the largest: it must not get lost on the way.
         worst = torch.tensor([own if own == own else torch.inf for own in found])
-        with pools.roll_call.guard(), exchanging():
-            dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=pools.pool_agreement_group)
+        with pool.roll_call.guard(), exchanging():
+            dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=pool.pool_agreement_group)
         figures = dict(zip(names, worst.tolist(), strict=True))
         self.largest = max(self.largest, *figures.values())
         told = ", ".join(f"{name} {value:.1e}" for name, value in figures.items())

@@ -25,11 +25,15 @@ from tests.reference import dense_attention
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mesh:
-    """``ranks`` as CP groups of ``cp``, in pools of ``pool`` groups; the last may be smaller."""
+    """``ranks`` as CP groups of ``cp``, in pools of ``pool`` groups; the last may be smaller.
+
+    Pools may have up to ``largest`` groups where elastic.
+    """
 
     ranks: int
     cp: int
     pool: int
+    largest: int = 0
 
     @property
     def dp(self) -> int:
@@ -145,7 +149,7 @@ def mesh_pools(mesh: Mesh) -> SequencePools:
         assert dist.get_world_size() == mesh.ranks
         sizes = (mesh.dp, mesh.cp)
         device_mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "cp"))
-        _pools[mesh] = SequencePools(device_mesh, mesh.pool)
+        _pools[mesh] = SequencePools(device_mesh, mesh.pool, largest_pool=mesh.largest)
     return _pools[mesh]
 
 

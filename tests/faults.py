@@ -54,6 +54,7 @@ class Fault:
         victim: to whom.
         query_heads: 4 make planes, 3 do not divide by the CP size and make the pool one group.
         tcp: the store is served by rank 0, else it is a file.
+        elastic: the pool is one of twice P CP groups, else of P.
     """
 
     kind: Kind
@@ -61,6 +62,7 @@ class Fault:
     backward: bool = False
     query_heads: int = 4
     tcp: bool = False
+    elastic: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +174,7 @@ def _rank(rank: int, url: str, fault: Fault, pipe: Connection) -> None:
     torch.set_num_threads(1)
     timeout = datetime.timedelta(seconds=60.0)
     dist.init_process_group("gloo", init_method=url, rank=rank, world_size=RANKS, timeout=timeout)
-    pools = _pools()
+    pools = _pools(elastic=fault.elastic)
     kernel = _FailingKernel(fault)
     attention = PooledAttention(pools, kernel=kernel)
     layouts = [_layout(pools, fault, step) for step in range(3)]
@@ -192,7 +194,7 @@ def _rank(rank: int, url: str, fault: Fault, pipe: Connection) -> None:
     pipe.recv()
 
 
-def _pools() -> SequencePools:
+def _pools(*, elastic: bool) -> SequencePools:
     timeout: Any = datetime.timedelta(seconds=GROUP_TIMEOUT_S)
     ranks = torch.arange(RANKS).view(2, 2)
     groups: list[Any] = [
@@ -200,13 +202,13 @@ def _pools() -> SequencePools:
         for each in (ranks.T, ranks)
     ]
     mesh = DeviceMesh.from_group(groups, "cpu", mesh=ranks, mesh_dim_names=("dp", "cp"))
-    return SequencePools(mesh, 2, timeout=timeout)
+    return SequencePools(mesh, 1 if elastic else 2, largest_pool=2, timeout=timeout)
 
 
 def _layout(pools: SequencePools, fault: Fault, step: int) -> BatchLayout:
     return make_layout(
         [[TOKENS], [8] * (TOKENS // 8)],
-        pools.place,
+        pools.of(2).place,
         tokens=TOKENS,
         heads=HeadSplit(query_heads=fault.query_heads, kv_heads=fault.query_heads, cp=2),
         cp_rank=pools.cp_rank,

@@ -23,6 +23,7 @@ PRELOADED = [
     "torch.distributed.device_mesh",
     "libra.attention.pooled",
     "tests.ranks",
+    "tests.schedule_rank",
     "tests.workers",
     "tests.attention_case",
 ]

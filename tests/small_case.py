@@ -63,16 +63,26 @@ def small_layout(
     tokens: int = 96,
     step: int = 0,
     micro_batch: int = 0,
+    size: int | None = None,
+    pooling: bool = True,
+    alone: bool = False,
 ) -> BatchLayout:
-    """Return the layout of a pool's cell, by default one long document beside short ones."""
-    cell = lengths or [[tokens], *([[8] * (tokens // 8)] * (pools.size - 1))]
+    """Return the layout of a pool's cell, by default one long document beside short ones.
+
+    The pool is that of ``size``, or the fixed one.
+    """
+    pool = pools.of(size or pools.size)
+    cell = lengths or [[tokens], *([[8] * (tokens // 8)] * (pool.size - 1))]
     return make_layout(
         cell,
-        pools.place,
+        pool.place,
         tokens=tokens,
         heads=HeadSplit(query_heads=heads[0], kv_heads=heads[1], cp=pools.shape.cp),
         cp_rank=pools.cp_rank,
-        settings=PlanSettings(block_rows=8, min_gain_permille=0, tolerance_permille=0),
+        settings=PlanSettings(
+            pooling=pooling, block_rows=8, min_gain_permille=0, tolerance_permille=0
+        ),
+        alone=alone,
         step=step,
         micro_batch=micro_batch,
     )

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch.distributed as dist
+from numpy.typing import ArrayLike
 from torch.distributed.device_mesh import init_device_mesh
 
 from libra.attention.cu_seqlens import document_lengths, gather_layout
@@ -16,14 +17,16 @@ CELL = [[300, 0, 12], [8] * 20]
 HOW = PlanSettings(block_rows=16)
 
 
-def _gather(rank: int, cp: int) -> tuple[int, int, int, int]:
+def _gather(rank: int, cp: int, elastic: bool) -> tuple[int, int, int, int]:
     mesh = init_device_mesh("cpu", (dist.get_world_size() // cp, cp), mesh_dim_names=("dp", "cp"))
-    pools = SequencePools(mesh, 2)
-    lengths = CELL[pools.place]
+    pools = SequencePools(mesh, 1 if elastic else 2, largest_pool=2)
+    place = pools.of(2).place
+    lengths = CELL[place]
     layout = gather_layout(
         pools,
         np.cumsum([0, *lengths]),
-        tokens=sum(lengths) + pools.place,
+        tokens=sum(lengths) + place,
+        pool_size=2 if elastic else None,
         query_heads=4,
         kv_heads=4,
         settings=HOW,
@@ -33,8 +36,8 @@ def _gather(rank: int, cp: int) -> tuple[int, int, int, int]:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("cp", [1, 2])
-def test_gathered_layouts_are_those_made_from_all_lengths(cp: int) -> None:
+@pytest.mark.parametrize(("cp", "elastic"), [(1, False), (2, False), (2, True)])
+def test_gathered_layouts_are_those_made_from_all_lengths(cp: int, elastic: bool) -> None:
     """Each rank knows its own documents only; together they plan what one who knows all would."""
     heads = HeadSplit(query_heads=4, kv_heads=4, cp=cp)
     cell = [np.array([300, 12]), np.full(20, 8)]
@@ -42,7 +45,7 @@ def test_gathered_layouts_are_those_made_from_all_lengths(cp: int) -> None:
         cell, 0, tokens=[312, 161], heads=heads, settings=HOW, step=7, nodes=(0, 0)
     )
 
-    got = run_ranks(_gather, 2 * cp, cp)
+    got = run_ranks(_gather, 2 * cp, cp, elastic)
 
     assert expected.plan.moved
     for rank, (digest, moved, tokens, cp_rank) in enumerate(got):
@@ -72,8 +75,12 @@ def test_positions_and_label_masks_follow_the_documents() -> None:
     ]
 
 
-@pytest.mark.parametrize("bad", [[], [1, 2], [0, 5, 4], [0.0, 1.0], [[0, 1]]])
-def test_bad_cumulative_lengths_are_refused(bad: list[float]) -> None:
+# numpy counts spans of time among integers.
+SPANS = np.array([0, 1], "m8[s]")
+
+
+@pytest.mark.parametrize("bad", [[], [1, 2], [0, 5, 4], [0.0, 1.0], [[0, 1]], SPANS])
+def test_bad_cumulative_lengths_are_refused(bad: ArrayLike) -> None:
     """What no varlen kernel would take is an error that names itself."""
     with pytest.raises(ValueError, match="cu_seqlens"):
         document_lengths(bad)

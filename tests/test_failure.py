@@ -36,6 +36,7 @@ FAULTS = [
     Fault(kind="absent", victim=1),
     Fault(kind="raise", victim=1, backward=True, query_heads=3),
     Fault(kind="stop", victim=2, backward=True, query_heads=3),
+    Fault(kind="kill", victim=2, elastic=True),
 ]
 MORE_FAULTS = [
     Fault(kind="kill", victim=2, backward=True),
@@ -44,6 +45,8 @@ MORE_FAULTS = [
     Fault(kind="stop", victim=0, backward=True),
     Fault(kind="raise", victim=2, query_heads=3),
     Fault(kind="absent", victim=0, query_heads=3),
+    Fault(kind="raise", victim=3, backward=True, elastic=True),
+    Fault(kind="kill", victim=1, query_heads=3, elastic=True),
 ]
 
 
@@ -146,6 +149,32 @@ def test_another_pools_failure_is_not_this_ones() -> None:
     later = _roll_calls(store, 2, name="b")
 
     assert "no answer from rank 2 [" in _broken(later[0])
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_rank_that_waits_in_another_of_its_pools_says_so() -> None:
+    """It is not where this pool waits for it, and the network is not to blame."""
+    store = HashStore()
+    roll_calls = _roll_calls(store, 3)
+    larger = RollCall(store=store, name="larger", ranks=(0, 1, 2, 3), rank=1)
+    with larger.guard(), exchanging():
+        error = roll_calls[0].explain(ExchangeError("timed out"))
+
+    assert "rank 1 waits in an exchange of another pool (ranks 0, 1, 2, 3)" in str(error)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_rank_tells_its_other_pools_why_it_stopped() -> None:
+    """Who failed first is named beyond the pool that it failed in."""
+    store = HashStore()
+    roll_calls = _roll_calls(store, 3)
+    larger = RollCall(store=store, name="larger", ranks=(0, 1, 2, 3), rank=1)
+    store.set("libra/attention/pool/larger/failed", "no answer from rank 3")
+    told = _broken(larger)
+    error = roll_calls[0].explain(ExchangeError("timed out"))
+
+    assert f"rank 1 stopped ({told})" in str(error)
+    assert "no answer from rank 3" in str(error)
 
 
 @pytest.mark.usefixtures("quick")

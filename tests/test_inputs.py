@@ -21,6 +21,7 @@ from tests.small_case import HEAD_DIM, attend, small_case, small_layout
 from tests.workers import RankWorkers
 
 MESH = Mesh(ranks=2, cp=1, pool=2)
+ELASTIC = Mesh(ranks=2, cp=1, pool=1, largest=2)
 ROWS, HEADS = 96, 2
 COLLECTIVES = (
     "all_to_all_single",
@@ -235,3 +236,31 @@ def _counted(rank: int) -> list[str]:
     with _counting() as begun, pytest.raises(Exception, match="was begun"):
         attend(attention, small)
     return begun
+
+
+def _elastic_refusals(rank: int) -> tuple[list[str], list[str]]:
+    """Return what is said of a size that there is not, and of another's place."""
+    attention = PooledAttention(mesh_pools(ELASTIC))
+    x = torch.zeros(ROWS, HEADS, HEAD_DIM)
+    messages = []
+    with _counting() as begun:
+        for layout in (_layout(0, sequences=3), _layout(1 - rank)):
+            with pytest.raises(ValueError, match="must be") as raised:
+                attention(x, x, x, layout)
+            messages.append(str(raised.value))
+        with pytest.raises(ValueError, match="must be") as raised:
+            attention.prepare(_layout(0, sequences=3))
+        messages.append(str(raised.value))
+    return messages, begun
+
+
+@pytest.mark.dist
+def test_a_layout_must_be_of_a_pool_that_this_rank_has(
+    worker_ranks: Callable[[int], RankWorkers],
+) -> None:
+    """The message names the sizes there are; a place counts within the pool of the size."""
+    size = "layout has 3 sequences: must be the pool's 1 or 2"
+    for rank, (messages, begun) in enumerate(worker_ranks(2).run(_elastic_refusals)):
+        place = f"layout is for place {1 - rank}, cp_rank 0 of 1: must be for place {rank}, "
+        assert messages == [size, f"{place}cp_rank 0 of 1", size]
+        assert begun == []

@@ -20,6 +20,7 @@ from tests.workers import RankWorkers
 WorkerRanks = Callable[[int], RankWorkers]
 
 MESH = Mesh(ranks=4, cp=2, pool=2)
+ELASTIC = Mesh(ranks=6, cp=1, pool=2, largest=4)
 Wrong = Literal["", "forward", "backward"]
 
 
@@ -138,6 +139,31 @@ def test_all_ranks_stop_when_one_is_wrong(
     assert seen[0][0].startswith("In step 0 the pooled plan differs from plain Ulysses by ")
     assert names in seen[0][0]
     assert added < 1 or "inf" in seen[0][0]
+
+
+def _stop_elastic(rank: int) -> str:
+    """Return the message of the error, empty where there is none; rank 3's kernel is wrong."""
+    pools = mesh_pools(ELASTIC)
+    kernel = _WrongKernel("forward" if rank == 3 else "", 1e-3)
+    attention = PooledAttention(pools, kernel=kernel, verify=VerifySettings(steps=1))
+    layout = small_layout(pools, size=4 if rank < 4 else 2)
+    assert layout.plan.moved
+    try:
+        attend(attention, small_case(layout, pools, dtype=torch.float32))
+    except VerificationError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.dist
+@pytest.mark.fault
+def test_only_the_elastic_pool_that_is_wrong_stops(worker_ranks: WorkerRanks) -> None:
+    """All four of its ranks stop as one; the pool beside it compares among its own, and goes on."""
+    messages = worker_ranks(6).run(_stop_elastic)
+
+    assert len(set(messages[:4])) == 1
+    assert messages[0].startswith("In step 0 the pooled plan differs from plain Ulysses by out ")
+    assert messages[4:] == ["", ""]
 
 
 def _nan_inputs(rank: int) -> float:
