@@ -1,158 +1,146 @@
 """Pack documents into sequences of a fixed number of tokens, by seed and epoch only.
 
 Packing decides what an optimizer step trains on, so nothing that Libra measures or decides may
-touch it. A document longer than a sequence is cut into full sequences and a rest.
+touch it.
 """
 
-from bisect import bisect_left, insort
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Int64 = NDArray[np.int64]
-Method = Literal["best_fit", "stream"]
+from libra.balancer.fitted import Fitted
+from libra.balancer.packed import Integers, Method, PackedSequences, PackingReport, Segments
+from libra.balancer.stream import Stream
 
+__all__ = ["Method", "PackedSequences", "PackingReport", "Segments", "check_lengths", "pack"]
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Segments:
-    """Token ranges ``begin:end`` of documents, one after the other, as [S] arrays."""
-
-    document: Int64
-    begin: Int64
-    end: Int64
-
-    def __len__(self) -> int:
-        return len(self.document)
-
-    @property
-    def lengths(self) -> Int64:
-        return self.end - self.begin
-
-    def take(self, index: Int64 | slice) -> "Segments":
-        return Segments(document=self.document[index], begin=self.begin[index], end=self.end[index])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackedSequences:
-    """All packed sequences of an epoch, in the order in which steps draw them.
-
-    Attributes:
-        segments: of all sequences, sequence after sequence.
-        offsets: [N + 1]; sequence i holds segments ``offsets[i]:offsets[i + 1]``.
-        tokens: of every sequence, padding included.
-    """
-
-    segments: Segments
-    offsets: Int64
-    tokens: int
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def sequence(self, index: int) -> Segments:
-        return self.segments.take(slice(int(self.offsets[index]), int(self.offsets[index + 1])))
-
-    @property
-    def padding_fraction(self) -> float:
-        """Share of tokens that hold no document."""
-        return 1.0 - int(self.segments.lengths.sum()) / max(1, len(self) * self.tokens)
+# Sums of lengths stay this far below the end of int64, so that none of them can overflow.
+_MOST_TOKENS = 1 << 62
 
 
 def pack(
-    lengths: ArrayLike, *, tokens: int, seed: int, epoch: int, method: Method = "best_fit"
+    lengths: ArrayLike,
+    *,
+    tokens: int,
+    seed: int,
+    epoch: int,
+    method: Method = "best_fit",
+    order: ArrayLike | None = None,
 ) -> PackedSequences:
     """Pack one epoch: every token of every document exactly once.
 
+    Both methods cut a document that is longer than a sequence; none is lost.
+
     Args:
-        lengths: document lengths in tokens, positive integers.
+        lengths: document lengths in tokens, positive integers; kept, not copied, where they come
+            as an array, memory-mapped ones too.
         tokens: tokens of a sequence.
-        seed, epoch: with the lengths, all that the answer depends on.
+        seed, epoch: at least 0; with lengths and order, all that the answer depends on.
         method: "best_fit" keeps documents whole and pads; "stream" cuts at sequence ends.
+        order: documents to pack, in this order; they may repeat or be left out. All of them in an
+            order drawn by seed and epoch when ``None``.
 
     Raises:
-        ValueError: no documents, a length that is not a positive integer, an unknown method.
+        ValueError: no documents, a length that is not a positive integer, an unknown method, a
+            document that does not exist.
     """
     checked = check_lengths(lengths)
-    if tokens < 1:
-        raise ValueError(f"tokens={tokens}: must be at least 1")
+    tokens = _integer("tokens", tokens, least=1)
     if method not in ("best_fit", "stream"):
         raise ValueError(f"packing={method!r}: must be 'best_fit' or 'stream'")
-    rng = np.random.default_rng((seed, epoch))
-    order = rng.permutation(len(checked))
-    cut = _cut_to_streams if method == "stream" else _cut_to_fit
-    segments, sequence = cut(order, checked, tokens)
-    return _group(segments, sequence, tokens, rng)
-
-
-def check_lengths(lengths: ArrayLike) -> Int64:
-    """Return lengths as int64; raise ``ValueError`` naming the first that is none."""
-    values = np.asarray(lengths)
-    if values.ndim != 1 or not len(values):
-        raise ValueError("lengths: must be a non-empty list of document lengths")
-    if not np.issubdtype(values.dtype, np.integer):
-        raise ValueError(f"lengths: {values.dtype} is not an integer type; tokens are counted")
-    bad = np.flatnonzero(values < 1)
-    if len(bad):
+    rng = np.random.default_rng((_integer("seed", seed), _integer("epoch", epoch)))
+    count = len(checked)
+    documents = _shuffled(count, rng) if order is None else _check_order(order, count)
+    if int(checked.max()) * len(documents) + tokens > _MOST_TOKENS:
         raise ValueError(
-            f"lengths[{bad[0]}]={values[bad[0]]}: must be at least 1; drop empty documents"
+            f"lengths: {len(documents)} documents of up to {checked.max()} tokens, in sequences of "
+            f"tokens={tokens}, cannot be counted; are these tokens?"
         )
-    return np.asarray(values, dtype=np.int64)
+    sequences = (Stream if method == "stream" else Fitted)(checked, documents, tokens)
+    return PackedSequences(sequences, _shuffled(sequences.report.sequences, rng))
 
 
-def _cut_to_streams(order: Int64, lengths: Int64, tokens: int) -> tuple[Segments, Int64]:
-    """Cut the concatenation of all documents at every multiple of ``tokens``."""
-    ends = np.cumsum(lengths[order])
-    borders = np.arange(tokens, int(ends[-1]), tokens)
-    cuts = np.union1d(ends, borders)
-    starts = np.concatenate(([0], cuts[:-1]))
-    index = np.searchsorted(ends, starts, side="right")
-    origin = ends[index] - lengths[order][index]
-    segments = Segments(document=order[index], begin=starts - origin, end=cuts - origin)
-    return segments, starts // tokens
+def check_lengths(lengths: ArrayLike, *, name: str = "lengths") -> Integers:
+    """Return lengths as an array of their own integer type, not copied where they are one.
 
-
-def _cut_to_fit(order: Int64, lengths: Int64, tokens: int) -> tuple[Segments, Int64]:
-    """Cut only documents longer than a sequence; put each piece where it fits best."""
-    pieces = -(-lengths[order] // tokens)
-    document = np.repeat(order, pieces)
-    first = np.repeat(np.cumsum(pieces) - pieces, pieces)
-    begin = (np.arange(len(document)) - first) * tokens
-    end = np.minimum(begin + tokens, lengths[document])
-    longest_first = np.argsort(begin - end, kind="stable")
-    segments = Segments(document=document, begin=begin, end=end).take(longest_first)
-    return segments, _best_fit(segments.lengths, tokens)
-
-
-def _best_fit(lengths: Int64, tokens: int) -> Int64:
-    """Return each piece's sequence: the fullest one that still has room, else a new one.
-
-    Lengths come in falling order (best-fit decreasing). ``room`` holds (free tokens, sequence)
-    of all sequences that are not full, sorted.
+    Raises:
+        ValueError: not a non-empty list of integers of at least 1; it shows the first that is none,
+            as an item of ``name``.
     """
-    room: list[tuple[int, int]] = []
-    sequence = np.empty(len(lengths), dtype=np.int64)
-    opened = 0
-    for piece, length in enumerate(lengths.tolist()):
-        at = bisect_left(room, (length, -1))
-        if at < len(room):
-            free, chosen = room.pop(at)
-        else:
-            free, chosen, opened = tokens, opened, opened + 1
-        sequence[piece] = chosen
-        if free > length:
-            insort(room, (free - length, chosen))
-    return sequence
+    if isinstance(lengths, list | tuple):
+        _check_kinds(lengths, name)
+    # numpy's asarray would forget that an array is memory-mapped.
+    values: Any = lengths if isinstance(lengths, np.memmap) else np.asarray(lengths)
+    if values.ndim != 1 or not len(values):
+        shape = f"an array of shape {list(values.shape)}"
+        raise ValueError(f"{name}: must be a non-empty list of document lengths, not {shape}")
+    # numpy counts spans of time among integers.
+    if values.dtype.kind not in "iu":
+        first = _first_fraction(values)
+        raise ValueError(
+            f"{name}[{first}]={values[first]}: {values.dtype} is not an integer type; tokens are "
+            "counted, so convert what is whole with .astype(np.int64)"
+        )
+    if values.min() < 1:
+        first = int(np.argmax(values < 1))
+        raise ValueError(
+            f"{name}[{first}]={values[first]}: must be at least 1; drop empty documents"
+        )
+    checked: Integers = values
+    return checked
 
 
-def _group(
-    segments: Segments, sequence: Int64, tokens: int, rng: np.random.Generator
-) -> PackedSequences:
-    """Shuffle the sequences and lay their segments side by side."""
-    count = int(sequence.max()) + 1
-    place = rng.permutation(count)
-    order = np.argsort(place[sequence], kind="stable")
-    sizes = np.bincount(place[sequence], minlength=count)
-    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-    return PackedSequences(segments=segments.take(order), offsets=offsets, tokens=tokens)
+def _check_kinds(values: Sequence[Any], name: str) -> None:
+    """Refuse what numpy would turn into integers, or fail on without saying where."""
+    wrong = {kind for kind in set(map(type, values)) if not _is_integer(kind)}
+    if wrong:
+        first = next(index for index, value in enumerate(values) if type(value) in wrong)
+        raise ValueError(f"{name}[{first}]={values[first]!r}: must be an integer")
+
+
+def _is_integer(kind: type) -> bool:
+    return issubclass(kind, int | np.integer) and not issubclass(kind, bool | np.timedelta64)
+
+
+def _first_fraction(values: NDArray[Any]) -> int:
+    """Return the index of the first value that is not whole, else 0."""
+    if not np.issubdtype(values.dtype, np.floating):
+        return 0
+    return int(np.argmax(values != np.floor(values)))
+
+
+def _check_order(order: ArrayLike, documents: int) -> Integers:
+    """Return a copy of ``order`` in a small type; name its first item that is no document."""
+    if isinstance(order, list | tuple):
+        _check_kinds(order, "order")
+    values = np.asarray(order)
+    if values.ndim != 1 or not len(values) or values.dtype.kind not in "iu":
+        raise ValueError(
+            f"order: must be a non-empty list of document indices, not {values.dtype} of shape "
+            f"{list(values.shape)}"
+        )
+    if values.min() < 0 or values.max() >= documents:
+        first = int(np.argmax((values < 0) | (values >= documents)))
+        raise ValueError(
+            f"order[{first}]={values[first]}: must be a document from 0 to {documents - 1}"
+        )
+    return values.astype(_index_type(documents))
+
+
+def _shuffled(count: int, rng: np.random.Generator) -> Integers:
+    order: Integers = np.arange(count, dtype=_index_type(count))
+    rng.shuffle(order)
+    return order
+
+
+def _index_type(count: int) -> type[np.signedinteger[Any]]:
+    return np.int32 if count <= 1 << 31 else np.int64
+
+
+def _integer(name: str, value: int, *, least: int = 0) -> int:
+    """Return a setting as an int; raise ``ValueError`` where it is none or too small."""
+    if not _is_integer(type(value)) or value < least:
+        raise ValueError(f"{name}={value!r}: must be an integer of at least {least}")
+    return int(value)
