@@ -92,14 +92,23 @@ def settings_from_env(
         rank = _integer(environ, ("RANK", "SLURM_PROCID"), 0)
     if world_size is None:
         world_size = _integer(environ, ("WORLD_SIZE", "SLURM_NTASKS"), 1)
-    attempts = ("LIBRA_ATTEMPT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
     return AgentSettings(
         balancer=balancer,
         job=_job(environ),
-        attempt=_integer(environ, attempts, 0),
+        attempt=attempt_from_env(environ),
         rank=rank,
         world_size=world_size,
     )
+
+
+def attempt_from_env(environ: Mapping[str, str] = os.environ) -> int:
+    """Return how often the job was restarted: LIBRA_ATTEMPT, else torchrun's or Slurm's count.
+
+    Raises:
+        ValueError: the variable is no integer.
+    """
+    attempts = ("LIBRA_ATTEMPT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+    return _integer(environ, attempts, 0)
 
 
 def _job(environ: Mapping[str, str]) -> str:

@@ -6,17 +6,16 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
 
-from libra.agent.agreement import KEPT_STEPS, agree
+from libra.agent.agreement import agree, confirm
 from libra.attention.store import default_store
 from libra.balancer.policy import HOME_POLICY, Policy
 from tests.ranks import run_ranks
+from tests.stores import WatchedStore, connect, serve
 
 
 def policy(version: int) -> Policy:
@@ -27,14 +26,6 @@ def policy(version: int) -> Policy:
 def server() -> Any:
     """A TCPStore's server; ranks connect to its port."""
     return serve()
-
-
-def connect(port: int) -> Any:
-    return TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
-
-
-def serve() -> Any:
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def decide(store: Any, step: int, version: int, attempt: int = 0) -> Policy:
@@ -93,6 +84,21 @@ def test_a_late_rank_gets_what_was_decided(server: Any) -> None:
     assert decide(connect(server.port), step=3, version=2).version == 1
 
 
+def test_a_step_never_asks_for_the_stores_repr(server: Any) -> None:
+    """A TCPStore's asks a name server, which may take seconds; an error names the store too."""
+
+    class Unnamed(WatchedStore):
+        def __repr__(self) -> str:
+            raise AssertionError
+
+    store = Unnamed(server, lambda call: None)
+
+    assert decide(store, step=0, version=1).version == 1
+    server.set("libra/train/step/1", '[0,1,{"policy":"0123456789abcdef"}]')
+    with pytest.raises(TimeoutError, match="in Unnamed"):
+        agree(store, attempt=0, step=1, propose=lambda: policy(1), timeout_s=0.2)
+
+
 def test_attempts_and_steps_are_decided_apart(server: Any) -> None:
     """A restarted job is not bound to what the last attempt decided, nor a step to another."""
     decide(server, step=3, version=1)
@@ -108,19 +114,9 @@ def test_the_home_policy_is_agreed_on_too(server: Any) -> None:
     assert decide(connect(server.port), step=0, version=9) == HOME_POLICY
 
 
-def test_old_steps_are_forgotten(server: Any) -> None:
-    """The store holds a bounded number of steps, however long the job runs."""
-    for step in (0, 1, KEPT_STEPS):
-        decide(server, step=step, version=1)
-
-    assert not server.check(["libra/0/0"])
-    assert server.check(["libra/0/1"])
-    assert server.check([f"libra/0/{KEPT_STEPS}"])
-
-
 def test_a_decision_without_its_body_times_out(server: Any) -> None:
     """The error names the step and the store; the rank never falls back on its own policy."""
-    server.set("libra/0/12", "0123456789abcdef")
+    server.set("libra/train/step/12", '[0,12,{"policy":"0123456789abcdef"}]')
 
     with pytest.raises(TimeoutError, match=r"0\.2 s for the policy of step 12.*TCPStore"):
         agree(server, attempt=0, step=12, propose=lambda: policy(1), timeout_s=0.2)
@@ -129,17 +125,14 @@ def test_a_decision_without_its_body_times_out(server: Any) -> None:
 def test_a_false_body_is_refused(server: Any) -> None:
     """A body that does not have the checksum it is stored under is never used."""
     decide(server, step=0, version=1)
-    server.set("libra/0/5", "0123456789abcdef")
-    server.set("libra/0/policy/0123456789abcdef", server.get(_body_key(1)).decode())
+    server.set("libra/train/step/5", '[0,5,{"policy":"0123456789abcdef"}]')
+    body = server.get(f"libra/train/body/0/0/{policy(1).checksum}").decode()
+    server.set("libra/train/body/0/0/0123456789abcdef", body)
 
     with pytest.raises(RuntimeError, match="has checksum") as caught:
         decide(server, step=5, version=2)
 
     assert "policy of step 5" in caught.value.__notes__[0]
-
-
-def _body_key(version: int) -> str:
-    return f"libra/0/policy/{policy(version).checksum}"
 
 
 def _serve(ports: Any, done: Any) -> None:
@@ -149,28 +142,74 @@ def _serve(ports: Any, done: Any) -> None:
 
 
 @pytest.mark.fault
-def test_a_frozen_store_host_times_out() -> None:
-    """A store whose host froze, with its connection up, stops the rank at the timeout."""
+@pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_store_host_that_freezes_or_dies_times_out(fault: signal.Signals) -> None:
+    """Whether the store's host froze, with its connection up, or is gone: each rank stops."""
     context = multiprocessing.get_context("spawn")
     ports, done = context.Queue(), context.Event()
     host = context.Process(target=_serve, args=(ports, done))
     host.start()
     try:
-        store = connect(ports.get(timeout=60))
-        assert decide(store, step=0, version=1).version == 1
-        assert host.pid is not None
-        os.kill(host.pid, signal.SIGSTOP)
-        _, status = os.waitpid(host.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
+        port = ports.get(timeout=60)
+        stores = [connect(port) for _ in range(4)]
+        assert decide(stores[0], step=0, version=1).version == 1
+        pid = host.pid
+        assert pid is not None
+        # Between two calls of the second rank's decision.
+        watched = WatchedStore(stores[1], lambda call: _end(pid, call, fault))
 
         with pytest.raises(TimeoutError, match="step 1"):
-            agree(store, attempt=0, step=1, propose=lambda: policy(1), timeout_s=0.5)
+            agree(watched, attempt=0, step=1, propose=lambda: policy(1), timeout_s=0.5)
+        with pytest.raises(TimeoutError, match="step 1"):
+            agree(stores[2], attempt=0, step=1, propose=lambda: policy(1), timeout_s=0.5)
+        with pytest.raises(TimeoutError, match="epoch/0"):
+            confirm(stores[3], attempt=0, name="epoch/0", value="", timeout_s=0.5)
     finally:
         host.kill()
         host.join()
+
+
+def _end(pid: int, call: str, fault: signal.Signals) -> None:
+    if call == "compare_set":
+        os.kill(pid, fault)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
 
 
 def test_without_a_group_the_message_says_what_to_do() -> None:
     """There is no default store before there is a default group."""
     with pytest.raises(RuntimeError, match="init_process_group first, or pass a store"):
         default_store()
+
+
+def test_a_rank_with_another_value_is_told_both(server: Any) -> None:
+    """The first rank's value counts; one that differs hears of both, and the same passes."""
+    confirm(server, attempt=0, name="epoch/0", value="aa", timeout_s=60.0)
+    confirm(connect(server.port), attempt=0, name="epoch/0", value="aa", timeout_s=60.0)
+    confirm(server, attempt=0, name="epoch/1", value="bb", timeout_s=60.0)
+
+    with pytest.raises(RuntimeError, match=r"epoch/0: this rank has bb.*first one aa"):
+        confirm(server, attempt=0, name="epoch/0", value="bb", timeout_s=60.0)
+
+    confirm(server, attempt=1, name="epoch/0", value="bb", timeout_s=60.0)
+
+
+def test_of_racing_values_one_stands(server: Any) -> None:
+    """Of ranks that write different values at once all but those with the first's are told."""
+    ranks = 4
+    barrier = threading.Barrier(ranks)
+
+    def run(rank: int) -> list[bool]:
+        store, passed = connect(server.port), []
+        for epoch in range(10):
+            barrier.wait(60)
+            try:
+                confirm(store, attempt=0, name=str(epoch), value=str(rank), timeout_s=60.0)
+                passed.append(True)
+            except RuntimeError:
+                passed.append(False)
+        return passed
+
+    with ThreadPoolExecutor(ranks) as pool:
+        passed = list(pool.map(run, range(ranks)))
+
+    assert [sum(own) for own in zip(*passed, strict=True)] == [1] * 10
