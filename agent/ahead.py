@@ -1,9 +1,11 @@
-"""Plan ahead: draw the next cells on a thread while the present one trains."""
+"""Plan ahead: draw and plan the next cells on a thread while the present one trains."""
 
 import queue
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
+
+from libra.agent.cell import Cell
 
 T = TypeVar("T")
 
@@ -13,8 +15,12 @@ _END = object()
 class Ahead(Generic[T]):
     """Iterate over what another iterable yields, a bounded number of items ahead.
 
-    One iteration at a time. The thread ends with the iteration, or on ``close``; an error of the
-    source is raised where its item would have come.
+    One iteration at a time. Cells are planned on the thread. It ends with the iteration, or on
+    ``close``; an error of the source is raised where its item would have come.
+
+    The source is then ahead of what was trained, and what is left in hand at ``close`` is gone: a
+    job that stops or goes on there takes ``sampler.state_dict(step=...)`` of the next step to
+    train, never the sampler's own position, and loads it before it iterates again.
     """
 
     def __init__(self, source: Iterable[T], *, depth: int = 2, timeout_s: float = 600.0) -> None:
@@ -75,6 +81,9 @@ class _Failure:
 def _draw(source: Iterator[T], ready: "queue.Queue[object]", stop: threading.Event) -> None:
     try:
         for item in source:
+            if isinstance(item, Cell):
+                # Its plan is made when it is first asked for.
+                _ = item.layout
             if not _put(item, ready, stop):
                 return
         _put(_END, ready, stop)

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from libra.agent.batch import build_batch
+from libra.agent.cell import Cell
 from libra.agent.meter import StepMeter
-from libra.agent.sampler import Cell
 from libra.attention.pooled import PooledAttention
 from libra.examples.model import Transformer, loss_sum
 from libra.examples.pairs import Clock, Run

@@ -5,9 +5,8 @@ import math
 import numpy as np
 import torch
 
-from libra.agent.sampler import Cell
+from libra.agent.cell import Cell
 from libra.attention.heads import HeadSplit
-from libra.attention.layout import make_layout
 from libra.balancer.packing import Segments
 from libra.examples.step import hash_documents, largest_difference
 
@@ -17,8 +16,13 @@ def cell(*ranges: tuple[int, int, int]) -> Cell:
     document, begin, end = (
         np.array(column, dtype=np.int64) for column in zip(*ranges, strict=True)
     )
-    layout = make_layout([end - begin], 0, tokens=100, heads=HeadSplit(query_heads=1, kv_heads=1))
-    return Cell(layout=layout, segments=Segments(document=document, begin=begin, end=end))
+    return Cell(
+        segments=Segments(document=document, begin=begin, end=end),
+        lengths=(end - begin,),
+        place=0,
+        tokens=100,
+        heads=HeadSplit(query_heads=1, kv_heads=1),
+    )
 
 
 def test_documents_are_compared_as_a_multiset() -> None:
