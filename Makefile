@@ -1,7 +1,7 @@
 # Each verb makes what it needs; Python 3.11 or newer and make are enough to begin with.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check test soak test-gpu test-peers bench bench-operator clean
+.PHONY: help install demo check test soak test-gpu test-peers bench bench-operator bench-placement clean
 
 working = $(shell for python in python3.11 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 BENCHMARKS := plans planner-time step even kernels memory overlap peers
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
 
 install: .venv/dev.stamp ## everything that development needs, in .venv
 
@@ -40,7 +40,7 @@ test-gpu: .venv/dev.stamp ## the tests that need a CUDA device
 test-peers: .venv/peers.stamp ## the operator against other projects' attention
 	$(BIN)/python -m pytest tests/test_peer_*.py $(ARGS)
 
-bench: bench-operator ## the figures in benchmarks/RESULTS.md (ARGS="--quick" only tries it)
+bench: bench-operator bench-placement ## the figures in benchmarks/RESULTS.md (ARGS="--quick" only tries it)
 
 bench-operator: .venv/dev.stamp ## the operator's alone (ARGS="--quick", BENCHMARKS="step even")
 	@set -e; for name in $(BENCHMARKS); do \
@@ -48,6 +48,9 @@ bench-operator: .venv/dev.stamp ## the operator's alone (ARGS="--quick", BENCHMA
 		case $$name in step) more=--measured ;; *) more= ;; esac; \
 		$(BIN)/python benchmarks/attention.py $$name $$more $(ARGS); \
 	done
+
+bench-placement: .venv/dev.stamp ## placement's, written into it (ARGS="--quick" only prints)
+	$(BIN)/python benchmarks/placement_table.py --write $(ARGS)
 
 clean: ## remove .venv and the caches
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,15 +5,14 @@ WLB-LLM's histogram, MagiAttention's histogram, and a log-normal that reproduces
 published for production data.
 """
 
-import csv
-import gzip
-import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from benchmarks.histogram import Histogram
+from benchmarks.length_files import read_lengths
 
 Int64 = NDArray[np.int64]
 Family = Callable[[np.random.Generator, int], Int64]
@@ -24,9 +23,7 @@ _LONGEST = 1 << 20
 def family(name_or_path: str) -> Family:
     """Return a generator of lengths: a named family, or draws from a file's lengths.
 
-    Files are text with one length a line (``#`` begins a comment), a JSON list of numbers, a numpy
-    array, or a CSV histogram whose first column is a range ``[low, high]`` and whose second is a
-    count; any of them may be gzipped.
+    ``read_lengths`` says which files there may be.
 
     Raises:
         ValueError: neither a family nor a file, or a file with a length below 1.
@@ -36,53 +33,16 @@ def family(name_or_path: str) -> Family:
     path = Path(name_or_path)
     if not path.is_file():
         raise ValueError(f"lengths={name_or_path}: must be a file or one of {', '.join(FAMILIES)}")
-    try:
-        return _read(path)
-    except (ValueError, TypeError, IndexError, OSError) as error:
-        raise ValueError(f"lengths={path}: must hold lengths of at least 1: {error}") from error
-
-
-def _read(path: Path) -> Family:
-    """Return draws from a file by its suffix; raise what its reader does where it cannot."""
-    suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    if suffixes[-1:] == [".npy"]:
-        return _drawn_from(np.load(io.BytesIO(raw)))
-    text = raw.decode()
-    if suffixes[-1:] == [".csv"]:
-        return _histogram(text)
-    if suffixes[-1:] == [".json"]:
-        return _drawn_from(np.array(json.loads(text)))
-    return _drawn_from(np.loadtxt(text.splitlines(), dtype=np.int64, ndmin=1))
-
-
-def _drawn_from(lengths: NDArray[np.generic]) -> Family:
-    own = np.asarray(lengths).astype(np.int64).reshape(-1)
-    if not len(own):
-        raise ValueError("there are none")
-    if own.min() < 1:
-        raise ValueError(f"{own.min()} is among them")
-    return lambda rng, count: rng.choice(own, count)
-
-
-def _histogram(text: str) -> Family:
-    rows = list(csv.reader(text.splitlines()))[1:]
-    bounds = np.array([row[0].strip("[]").split(",") for row in rows]).astype(np.float64)
-    weights = np.array([row[1] for row in rows]).astype(np.float64)
-    if not weights.any() or weights.min() < 0:
-        raise ValueError(f"counts {weights.tolist()} are not of lengths")
-    low, high = np.maximum(bounds[:, 0], 1.0), bounds[:, 1] + 1.0
-
-    def draw(rng: np.random.Generator, count: int) -> Int64:
-        bin_ = rng.choice(len(weights), count, p=weights / weights.sum())
-        # Log-uniform within a bin: lengths thin out as they grow.
-        return np.exp(rng.uniform(np.log(low[bin_]), np.log(high[bin_]))).astype(np.int64)
-
-    return draw
+    own = read_lengths(path)
+    return own if isinstance(own, Histogram) else lambda rng, count: rng.choice(own, count)
 
 
 def _libra(rng: np.random.Generator, count: int) -> Int64:
-    return _clipped(rng.lognormal(np.log(644), 1.9, count))
+    lengths = rng.lognormal(np.log(644), 1.9, count)
+    # Drawn again, not clipped: a clip would pile up documents of exactly the longest length.
+    while (over := lengths > _LONGEST).any():
+        lengths[over] = rng.lognormal(np.log(644), 1.9, int(over.sum()))
+    return _clipped(lengths)
 
 
 def _wikipedia(rng: np.random.Generator, count: int) -> Int64:
@@ -118,6 +78,12 @@ def _clipped(lengths: NDArray[np.float64]) -> Int64:
     return np.clip(lengths.astype(np.int64), 1, _LONGEST)
 
 
+# MagiAttention's histogram: the last length of each bin, and per cent of all documents.
+_MAGI_HIGH = (10, 50, 100, 200, 500, *(1 << bits for bits in range(10, 18)), 196_608)
+_MAGI_SHARE = (
+    *(0.22, 2.91, 5.2, 10.23, 28.19, 24.64, 15.65, 7.34, 3.05, 1.29, 0.85, 0.14, 0.17, 0.14),
+)
+
 FAMILIES: dict[str, Family] = {
     "libra": _libra,
     "wikipedia": _wikipedia,
@@ -125,11 +91,25 @@ FAMILIES: dict[str, Family] = {
     "wlb": _wlb,
     "bimodal": _bimodal,
     "long-tailed": _long_tailed,
+    "magi": Histogram(
+        low=np.array([0, *_MAGI_HIGH[:-1]], dtype=np.float64) + 1,
+        high=np.array(_MAGI_HIGH, dtype=np.float64),
+        weights=np.array(_MAGI_SHARE),
+    ),
+    # Other names of the same.
+    "libra-like": _libra,
+    "sft": _bimodal,
 }
 
 
-def packed_cell(draw: Family, rng: np.random.Generator, tokens: int, sequences: int) -> list[Int64]:
-    """Return document lengths of packed sequences, filled in order and cut at their ends."""
+def packed_documents(
+    draw: Family, rng: np.random.Generator, tokens: int, sequences: int
+) -> tuple[Int64, Int64]:
+    """Pack drawn documents into sequences, filled in order and cut at their ends.
+
+    Returns:
+        [S] lengths of documents and of their pieces, and [N + 1] where each sequence begins.
+    """
     lengths = draw(rng, 64)
     while int(lengths.sum()) < tokens * sequences:
         lengths = np.concatenate((lengths, draw(rng, len(lengths))))
@@ -138,4 +118,10 @@ def packed_cell(draw: Family, rng: np.random.Generator, tokens: int, sequences: 
     cuts = np.union1d(ends[ends < bounds[-1]], bounds)
     starts = np.concatenate(([0], cuts[:-1]))
     first = np.searchsorted(cuts, bounds, side="right")
-    return [np.ascontiguousarray(part) for part in np.split(cuts - starts, first[:-1])]
+    return cuts - starts, np.concatenate(([0], first))
+
+
+def packed_cell(draw: Family, rng: np.random.Generator, tokens: int, sequences: int) -> list[Int64]:
+    """Return document lengths of each of the packed sequences of ``packed_documents``."""
+    lengths, begins = packed_documents(draw, rng, tokens, sequences)
+    return [np.ascontiguousarray(part) for part in np.split(lengths, begins[1:-1])]

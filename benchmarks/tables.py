@@ -1,6 +1,7 @@
 """Figures as rows of named values, and rows as a table to paste into RESULTS.md."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 Value = float | int | str | None
 Row = Mapping[str, Value]
@@ -15,6 +16,15 @@ def table(rows: Sequence[Row]) -> str:
     rules = ("-" * width for width in widths)
     lines.insert(1, "| " + " | ".join(rules) + " |")
     return "\n".join(lines)
+
+
+def flat(figures: Mapping[str, Any]) -> dict[str, Value]:
+    """Return nested figures under names joined by commas."""
+    found: dict[str, Value] = {}
+    for name, value in figures.items():
+        inner = flat(value) if isinstance(value, Mapping) else {"": value}
+        found.update({f"{name}, {key}" if key else name: own for key, own in inner.items()})
+    return found
 
 
 def _line(texts: Sequence[str], widths: Sequence[int], first: Row) -> str:

@@ -107,3 +107,20 @@ def test_documents_are_cut_only_where_sequences_end() -> None:
         [200, 300, 300, 200],
         [100, 300, 300, 300],
     ]
+
+
+@pytest.mark.parametrize("name", ["libra-like", "wikipedia", "prolong", "wlb", "magi", "sft"])
+def test_named_lengths_are_there(name: str) -> None:
+    """Each name draws lengths between one token and one Mi."""
+    lengths = FAMILIES[name](np.random.default_rng(0), 20_000)
+
+    assert lengths.dtype == np.int64
+    assert lengths.min() >= 1
+    assert lengths.max() <= 1 << 20
+
+
+def test_libra_lengths_do_not_pile_up_at_the_end() -> None:
+    """Lengths over 1 Mi are drawn again; a clip would leave five in a hundred thousand there."""
+    lengths = FAMILIES["libra-like"](np.random.default_rng(0), 400_000)
+
+    assert np.bincount((lengths >= 1 << 20).astype(np.int64))[0] == len(lengths)
