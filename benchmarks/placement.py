@@ -1,6 +1,7 @@
 """How even the placement of steps is between pools, what bounds it, and how long it takes.
 
 .venv/bin/python benchmarks/placement.py --lengths libra-like --tokens 262144 --batch 128 --pool 8
+.venv/bin/python benchmarks/placement.py steps --lengths wikipedia --batch 128 --dp 32 --pool 8
 .venv/bin/python benchmarks/placement.py peers --n 8192 --cells 1024 --peer-path ~/verl
 """
 
@@ -13,7 +14,7 @@ from typing import Any
 # Found from the repository's root, as the other benchmarks' modules are.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import peer_placement
+from benchmarks import micro_batches, peer_placement
 from benchmarks.comparison import compare_documents, compare_sequences
 from benchmarks.options import positive
 from benchmarks.placement_case import PlacementCase
@@ -22,19 +23,20 @@ from benchmarks.tables import Row, flat, table
 
 
 def main() -> None:
-    peers = sys.argv[1:2] == ["peers"]
+    other = {"peers": peer_placement, "steps": micro_batches}.get("".join(sys.argv[1:2]))
     parser = argparse.ArgumentParser(
-        description=peer_placement.__doc__ if peers else __doc__,
+        description=other.__doc__ if other else __doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    (peer_placement.add_arguments if peers else _add_arguments)(parser)
+    (other.add_arguments if other else _add_arguments)(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    args = parser.parse_args(sys.argv[1 + peers :])
+    args = parser.parse_args(sys.argv[2 if other else 1 :])
     try:
-        figures = peer_placement.measure(args) if peers else _measure(args)
+        figures = other.measure(args) if other else _measure(args)
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
-    sys.stdout.write((json.dumps(figures) if args.json else _shown(figures, peers)) + "\n")
+    text = json.dumps(figures) if args.json else other.shown(figures) if other else _shown(figures)
+    sys.stdout.write(f"{text}\n")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,10 +74,8 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def _shown(figures: dict[str, Any], peers: bool) -> str:
+def _shown(figures: dict[str, Any]) -> str:
     """Return the figures as tables for people."""
-    if peers:
-        return peer_placement.shown(figures)
     every = {**figures, **{f"fixed {name}": own for name, own in figures.get("fixed", {}).items()}}
     of_steps: list[Row] = [
         {"of steps": name, **own} for name, own in every.items() if _is_spread(own)

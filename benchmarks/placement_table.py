@@ -17,7 +17,7 @@ from typing import Any
 # Found from the repository's root, as the other benchmarks' modules are.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import peer_placement
+from benchmarks import micro_batches, peer_placement
 from benchmarks.comparison import compare_documents, compare_sequences
 from benchmarks.placement_case import PlacementCase
 from benchmarks.placement_figures import measure_placement
@@ -85,6 +85,7 @@ def main() -> None:
         "### Evenness between pools\n\n" + _evenness(args.quick),
         "### Elastic pools\n\n" + _elastic(args.quick),
         "### Other ways to place the same sequences\n\n" + _compared(args.quick),
+        "### Steps of several micro-batches\n\n" + _micro_batches(args.quick),
         *(_beside_peers(args, *sizes) for sizes in _TIMED),
         "### Packing\n\n" + _packing(args.quick),
     ]
@@ -195,6 +196,24 @@ def _compared(quick: bool) -> str:
     )
 
 
+def _micro_batches(quick: bool) -> str:
+    lengths, shown = _source("wikipedia")
+    parts = []
+    cases = (lengths, shown, "32"), ("libra-like", "libra-like (generator)", "16")
+    for name, what, dp in cases:
+        parser = argparse.ArgumentParser()
+        micro_batches.add_arguments(parser)
+        small = ["--tokens", "16384", "--steps", "3"] if quick else []
+        args = parser.parse_args(["--lengths", name, "--dp", dp, "--elastic", dp, *small])
+        rows = micro_batches.shown(micro_batches.measure(args))
+        parts.append(
+            f"{what}, {args.tokens} tokens, N = {args.batch} on {args.dp} CP groups, P = "
+            f"{args.pool}, {args.steps} steps; attention's time of a step over perfect balance, "
+            f"pools taken as even inside:\n\n{rows}"
+        )
+    return "\n\n".join(parts)
+
+
 def _beside_peers(args: argparse.Namespace, sequences: int, cells: int, goal_ms: int) -> str:
     parser = argparse.ArgumentParser()
     peer_placement.add_arguments(parser)
@@ -212,8 +231,6 @@ def _beside_peers(args: argparse.Namespace, sequences: int, cells: int, goal_ms:
 
 
 def _packing(quick: bool) -> str:
-    if not _PACKING.is_file():
-        return "Not measured: there is no benchmarks/packing.py."
     documents = 10_000 if quick else _PACKED_DOCUMENTS
     done = subprocess.run(
         [sys.executable, str(_PACKING), "--documents", str(documents), "--json"],

@@ -211,3 +211,30 @@ def test_steps_of_unequal_pools_are_compared_as_far_as_it_goes() -> None:
 def _case(**settings: Any) -> PlacementCase:
     default: dict[str, Any] = {"lengths": "wlb", "tokens": 4096, "batch": 16, "pool": 4, "steps": 3}
     return PlacementCase(**{**default, **settings})
+
+
+def test_steps_of_several_micro_batches_are_told_by_when_ranks_meet() -> None:
+    """Libra is nearest perfect balance; meeting once a step it needs no tiles with many of them."""
+    found = figures_of(
+        "steps", "--lengths", "libra-like", "--tokens", "65536", "--batch", "64", "--dp", "8",
+        "--pool", "4", "--elastic", "8", "--steps", "5",
+    )  # fmt: skip
+    steps = {row["placed by"]: row for row in found["rows"]}
+    mean = {name: row["step / perfect, mean"] for name, row in steps.items()}
+
+    assert 1 <= mean["Libra"] <= mean["pools, even cells"] <= mean["plain Ulysses, in order"]
+    assert mean["Libra, pools up to 8"] <= mean["Libra"] + 1e-12
+    assert mean["plain Ulysses, sorted into micro-batches"] < mean["plain Ulysses, in order"]
+    assert 1 <= mean["meeting once a step: Libra"] < 1.05
+    assert steps["meeting once a step: Libra"]["tiles move"] < 1
+
+
+def test_steps_must_fill_whole_micro_batches() -> None:
+    """CP groups that do not divide the step are an error in one line."""
+    done = run_benchmark(
+        "placement", "steps", "--lengths", "libra-like", "--batch", "64", "--dp", "9"
+    )
+
+    assert done.returncode == 2
+    assert "num_sequences=64: must be a multiple of dp=9" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
