@@ -185,7 +185,7 @@ class Drawing:
     def check_steps(self, epoch: int) -> None:
         """Raise ``ValueError`` where a saved state gave the epoch another number of steps."""
         told, counted = self.known_steps(epoch), self.steps(epoch)
-        if told != counted:
+        if told not in (None, counted):
             raise ValueError(
                 f"epoch_steps={told}: epoch {epoch} has {counted}; the state is another job's"
             )

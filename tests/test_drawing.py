@@ -184,3 +184,11 @@ def test_a_sampler_of_something_else_is_refused(own: list[Any], match: str) -> N
     (sampler, *_) = samplers(2, 2, documents=own, global_batch=2, last="pad")
     with pytest.raises(ValueError, match=match):
         sampler.cells(0, POLICY)
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "stream"])
+def test_a_step_can_be_agreed_on_before_anything_is_drawn(packing: str) -> None:
+    """A training loop of its own asks for policies first; nothing is known of the epoch then."""
+    ranks = samplers(2, 2, packing=packing)
+
+    assert [sampler.agree(0).version for sampler in ranks] == [POLICY.version] * 2
