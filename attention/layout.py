@@ -117,23 +117,21 @@ def make_layout(
 
     Args:
         lengths: P arrays of document lengths; what a sequence lacks to its tokens is padding.
-        place: index of this rank's own sequence, 0..P-1.
+        place, cp_rank: indices of this rank's own sequence, 0..P-1, and in its CP group, 0..C-1.
         tokens: of every packed sequence, or one number for each.
         heads: the model's heads and C.
-        cp_rank: index of this rank in its CP group, 0..C-1.
         cost, settings, speeds_permille, nodes: as ``plan_cell`` takes them.
-        alone: whether CP groups do not wait for each other; only without pooling, and the same
-            for all ranks of the pool.
+        alone: whether the pool's CP groups do not wait for each other; only without pooling.
 
     Raises:
-        ValueError: documents longer than their sequence together, a length below 1, a bad place.
+        ValueError: documents longer than their sequence together, a length below 1, a bad place,
+            alone with pooling.
     """
     how = settings or PlanSettings()
-    if alone and how.pooling:
-        raise ValueError("alone=True: must be with settings.pooling=False, since tiles would move")
     cell = tuple(np.ascontiguousarray(part, dtype=np.int64) for part in lengths)
     totals = [tokens] * len(cell) if isinstance(tokens, int) else [int(own) for own in tokens]
     _check(cell, place, totals, heads, cp_rank)
+    _check_alone(alone, how)
     inputs = _Inputs(
         lengths=cell,
         heads=heads,
@@ -211,6 +209,11 @@ def _planned(inputs: _Inputs) -> tuple[LoweredPlan, LoweredPlan, Limit]:
     )
     lowered = lower(home, inputs.own)
     return (lower(plan, inputs.own) if len(plan.moves) else lowered), lowered, plan.limit
+
+
+def _check_alone(alone: bool, settings: PlanSettings) -> None:
+    if alone and settings.pooling:
+        raise ValueError("alone=True: must be with settings.pooling=False, since tiles would move")
 
 
 def _check(

@@ -108,11 +108,6 @@ class PackedSequences:
     def __len__(self) -> int:
         return len(self._order)
 
-    @property
-    def padding_fraction(self) -> float:
-        """Share of tokens that hold no document."""
-        return self.report.padding_fraction
-
     def sequence(self, index: int) -> Segments:
         """Return the segments of one sequence; index -1 is an empty sequence.
 

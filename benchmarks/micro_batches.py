@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.lengths import Int64
 from benchmarks.options import positive
-from benchmarks.placement_case import PlacementCase, drawn_steps
+from benchmarks.placement_case import PlacementCase, add_case, drawn_steps
 from benchmarks.tables import Row, table
 from libra.attention.shape import PoolShape
 from libra.balancer.placement import Placement, place
@@ -27,15 +27,8 @@ Way = Callable[[Int64], tuple[float, bool]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--lengths", required=True, metavar="FILE|NAME", help="of documents")
-    add("--tokens", type=int, default=262144, help="of a packed sequence (%(default)s)")
-    add("--batch", type=int, default=128, help="packed sequences of a step, N (%(default)s)")
-    add("--dp", type=positive, default=16, help="CP groups (%(default)s)")
-    add("--pool", type=int, default=8, help="sequences of a pool, P (%(default)s)")
-    add("--elastic", type=int, default=0, metavar="MAX", help="largest pool; 0 is fixed pools")
-    add("--steps", type=int, default=200, help="(%(default)s)")
-    add("--seed", type=int, default=0)
+    add_case(parser)
+    parser.add_argument("--dp", type=positive, default=16, help="CP groups (%(default)s)")
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import micro_batches, peer_placement
 from benchmarks.comparison import compare_documents, compare_sequences
 from benchmarks.options import positive
-from benchmarks.placement_case import PlacementCase
+from benchmarks.placement_case import PlacementCase, add_case
 from benchmarks.placement_figures import measure_placement
 from benchmarks.tables import Row, flat, table
 
@@ -40,15 +40,8 @@ def main() -> None:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_case(parser)
     add = parser.add_argument
-    lengths = "of documents; a histogram's range without an end goes to 1 Mi tokens"
-    add("--lengths", required=True, metavar="FILE|NAME", help=lengths)
-    add("--tokens", type=int, default=262144, help="of a packed sequence (%(default)s)")
-    add("--batch", type=int, default=128, help="packed sequences of a step, N (%(default)s)")
-    add("--pool", type=int, default=8, help="sequences of a pool, P (%(default)s)")
-    add("--elastic", type=int, default=0, metavar="MAX", help="largest pool; 0 is fixed pools")
-    add("--steps", type=int, default=200, help="(%(default)s)")
-    add("--seed", type=int, default=0)
     add("--cost", default="flops", help="flops, sum-l2, or seconds A,B,C,D of a tile's features")
     add("--bytes", action="store_true", help="what ranks send; elastic pools always show it")
     add("--compare", action="store_true", help="other ways to place, on the same sequences")

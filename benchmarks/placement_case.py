@@ -3,6 +3,7 @@
 Shapes: N packed sequences of a step; P of a pool; S documents of a step.
 """
 
+import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -66,6 +67,19 @@ class PlacementCase:
         return PoolShape(
             dp=self.batch, cp=1, sequences_per_pool=self.pool, largest_pool=self.elastic
         )
+
+
+def add_case(parser: argparse.ArgumentParser) -> None:
+    """Declare what is placed."""
+    add = parser.add_argument
+    lengths = "of documents; a histogram's range without an end goes to 1 Mi tokens"
+    add("--lengths", required=True, metavar="FILE|NAME", help=lengths)
+    add("--tokens", type=int, default=262144, help="of a packed sequence (%(default)s)")
+    add("--batch", type=int, default=128, help="packed sequences of a step, N (%(default)s)")
+    add("--pool", type=int, default=8, help="sequences of a pool, P (%(default)s)")
+    add("--elastic", type=int, default=0, metavar="MAX", help="largest pool; 0 is fixed pools")
+    add("--steps", type=int, default=200, help="(%(default)s)")
+    add("--seed", type=int, default=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from libra.attention.heads import HeadSplit
+from libra.attention.layout import make_layout
 from libra.attention.pooled import PooledAttention
 from libra.attention.shape import PoolShape
 from tests.attention_case import Mesh, mesh_pools
@@ -188,6 +190,13 @@ def test_ranks_that_are_alone_do_not_wait_for_their_pool(worker_ranks: WorkerRan
     """Where ranks meet once a step, one of them may run all its micro-batches before another."""
     for errors in worker_ranks(4).run(_alone, timeout_s=60):
         assert max(max(own.values()) for own in errors) < EXACT
+
+
+def test_tiles_cannot_move_among_ranks_that_are_alone() -> None:
+    """Who asks for both is told, before a rank waits for one that never comes."""
+    heads = HeadSplit(query_heads=2, kv_heads=2)
+    with pytest.raises(ValueError, match=r"alone=True: must be with settings\.pooling=False"):
+        make_layout([[8], [8]], 0, tokens=8, heads=heads, alone=True)
 
 
 def _disagree(rank: int) -> tuple[list[int], list[int], float]:
