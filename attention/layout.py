@@ -64,7 +64,7 @@ class BatchLayout:
 
     @property
     def home_features(self) -> NDArray[np.float64]:
-        """[4] features of this rank's work under plain Ulysses.
+        """[F] features of this rank's work under plain Ulysses.
 
         For one kv head where ranks of a CP group carry equally many query heads; elsewhere in
         proportion to this rank's.

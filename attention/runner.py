@@ -114,5 +114,5 @@ class TileRunner:
             group_heads=tensors.q.shape[1] // kv_heads,
             direction=direction,
         )
-        tiles, queries, keys, pairs = (batch.segments.total_features * kv_heads).tolist()
-        self.observer.kernel(mark, kind, (tiles, queries, keys, pairs))
+        features = (batch.segments.total_features * kv_heads).tolist()
+        self.observer.kernel(mark, kind, features)

@@ -46,12 +46,12 @@ class Segments:
 
     @cached_property
     def features(self) -> Int64:
-        """[n, 4] features of each segment for one kv head."""
+        """[n, F] features of each segment for one kv head."""
         return tile_features(self.key_tokens - self.query_tokens, self.key_tokens)
 
     @cached_property
     def total_features(self) -> Int64:
-        """[4] sums of the features, for one kv head."""
+        """[F] sums of the features, for one kv head."""
         return np.asarray(self.features.sum(axis=0), dtype=np.int64)
 
 

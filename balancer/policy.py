@@ -15,6 +15,8 @@ from libra.attention.plan import MIN_GAIN_PERMILLE, TOLERANCE_PERMILLE
 Count = Annotated[int, msgspec.Meta(ge=0)]
 PerMille = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Speed = Annotated[int, msgspec.Meta(ge=100, le=10_000)]
+Waves = Annotated[int, msgspec.Meta(ge=0, le=16)]
+Author = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +32,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             empty when all are equal.
         tolerance_permille: a pool is even when its slowest rank is this close to the mean.
         min_gain_permille: a cell whose slowest rank gains less than this stays home.
+        waves: exchanges that what moves is divided among; 0 leaves it to the sampler's settings.
+        author: who published it: "balancer", or an operator.
         reason: why it was published, for people.
         created_s: Unix time of publishing; no plan depends on it.
     """
@@ -37,11 +41,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     version: Count
     parent: Count = 0
     pooling: bool
-    cost: tuple[Count, Count, Count, Count] = FLOPS_COST.coefficients
+    cost: tuple[Count, Count, Count, Count, Count, Count] = FLOPS_COST.coefficients
     cost_scale_bits: Count = FLOPS_COST.scale_bits
     speeds_permille: tuple[Speed, ...] = ()
     tolerance_permille: PerMille = TOLERANCE_PERMILLE
     min_gain_permille: PerMille = MIN_GAIN_PERMILLE
+    waves: Waves = 0
+    author: Author = "balancer"
     reason: str = ""
     created_s: float = 0.0
 

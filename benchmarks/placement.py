@@ -42,7 +42,9 @@ def main() -> None:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_case(parser)
     add = parser.add_argument
-    add("--cost", default="flops", help="flops, sum-l2, or seconds A,B,C,D of a tile's features")
+    add(
+        "--cost", default="flops", help="flops, sum-l2 or A,B,C,D,E,F: seconds of a tile's features"
+    )
     add("--bytes", action="store_true", help="what ranks send; elastic pools always show it")
     add("--compare", action="store_true", help="other ways to place, on the same sequences")
     add("--document-steps", type=positive, default=20, help="of those that move documents")

@@ -124,6 +124,6 @@ def _price(cost: str) -> Callable[[Int64], Int64]:
             tile = TileCost.from_seconds([float(part) for part in cost.split(",")])
         except ValueError as error:
             raise ValueError(
-                f"cost={cost}: must be flops, sum-l2 or four seconds A,B,C,D: {error}"
+                f"cost={cost}: must be flops, sum-l2 or six seconds A,B,C,D,E,F: {error}"
             ) from error
     return lambda lengths: tile.price(0, lengths)

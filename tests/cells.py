@@ -10,7 +10,7 @@ from libra.attention.heads import HeadSplit
 from libra.attention.plan import Plan, PlanSettings, plan_cell
 from libra.attention.tiles import Tiles
 
-MEASURED_COST = TileCost.from_seconds((2e-5, 1e-7, 1e-7, 1e-9))
+MEASURED_COST = TileCost.from_seconds((2e-5, 1e-7, 1e-7, 1e-9, 1e-6, 5e-8))
 
 
 @dataclass(frozen=True, kw_only=True)

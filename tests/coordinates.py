@@ -14,7 +14,7 @@ from libra.attention.cost import TileCost
 from libra.attention.shape import PoolShape
 from libra.balancer.policy import Policy
 
-COST = TileCost.from_seconds((1e-5, 1e-7, 1e-7, 1e-9))
+COST = TileCost.from_seconds((1e-5, 1e-7, 1e-7, 1e-9, 1e-6, 5e-8))
 POLICY = Policy(version=1, pooling=True, cost=COST.coefficients, cost_scale_bits=COST.scale_bits)
 HEADS: dict[str, Any] = {"query_heads": 4, "kv_heads": 2}
 LENGTHS = np.random.default_rng(0).lognormal(4, 1.4, 600).astype(np.int64) % 900 + 1

@@ -129,10 +129,11 @@ def _known(random: Random, attempt: int, dp: int) -> Iterator[tuple[tuple[int, P
 
 def _policy(random: Random, attempt: int, version: int, dp: int) -> Policy:
     speeds = [random.choice((300, 1000, 1000)) for _ in range(random.choice((0, dp, dp, dp + 1)))]
+    tiles, queries, keys, pairs, blocks, longs = COST.coefficients
     return Policy(
         version=1000 * attempt + version,
         pooling=random.random() < 0.7,
-        cost=(*COST.coefficients[:3], COST.coefficients[3] // random.randint(1, 4)),
+        cost=(tiles, queries, keys, pairs // random.randint(1, 4), blocks, longs),
         cost_scale_bits=COST.scale_bits,
         speeds_permille=tuple(speeds),
     )

@@ -87,7 +87,8 @@ def policies(draw: st.DrawFn, ranks: int) -> Policy:
     if draw(st.sampled_from([False, False, False, True])):
         return HOME_POLICY
     seconds = st.sampled_from([0.0, 1e-9, 1e-7, 1e-5])
-    cost = TileCost.from_seconds([*draw(st.tuples(*[seconds] * 3)), 1e-9])
+    tiles, queries, keys, blocks, longs = draw(st.tuples(*[seconds] * 5))
+    cost = TileCost.from_seconds([tiles, queries, keys, 1e-9, blocks, longs])
     return Policy(
         version=1,
         pooling=True,

@@ -21,17 +21,19 @@ from tests.coordinates import samplers
 from tests.reference import long_tailed_lengths
 
 Float64 = NDArray[np.float64]
-# Seconds for each tile, query token, key token and causal pair.
-Model = tuple[float, float, float, float]
+# Seconds for each tile, query token, key token, causal pair, block of 64 query rows, and query
+# token beyond a tile's first 192.
+Model = tuple[float, float, float, float, float, float]
 
 TOKENS = 8192
 # Where attention is nothing but FLOPs, where the number of documents counts most, where tokens
-# do, and where all of it counts.
+# do, where blocks of rows and long documents do, and where all of it counts.
 MODELS: dict[str, Model] = {
-    "pairs": (0.0, 0.0, 0.0, 1e-9),
-    "documents": (1e-3, 0.0, 0.0, 1e-12),
-    "tokens": (0.0, 1e-6, 1e-6, 1e-12),
-    "mixed": (2e-5, 1e-7, 3e-7, 1e-9),
+    "pairs": (0.0, 0.0, 0.0, 1e-9, 0.0, 0.0),
+    "documents": (1e-3, 0.0, 0.0, 1e-12, 0.0, 0.0),
+    "tokens": (0.0, 1e-6, 1e-6, 1e-12, 0.0, 0.0),
+    "blocks": (0.0, 0.0, 0.0, 1e-12, 1e-4, 1e-6),
+    "mixed": (2e-5, 1e-7, 3e-7, 1e-9, 1e-6, 5e-8),
 }
 # Sequences of long documents and of short ones, and of one token; all of them full.
 LENGTHS = np.concatenate(
@@ -58,10 +60,13 @@ def policy(model: Model) -> Policy:
 
 def seconds(model: Model, begin: Any, end: Any) -> Float64:
     """Return the time [S] of one head of tiles of these query rows; row i reads keys 0 to i."""
-    tile, query, key, pair = model
+    tile, query, key, pair, block, long = model
     first, last = np.asarray(begin, dtype=float), np.asarray(end, dtype=float)
     rows = last - first
-    return np.asarray(tile + query * rows + key * last + pair * rows * (first + last + 1) / 2)
+    tokens = query * rows + key * last + long * np.maximum(rows - 192, 0)
+    return np.asarray(
+        tile + tokens + pair * rows * (first + last + 1) / 2 + block * np.ceil(rows / 64)
+    )
 
 
 def bins(plan: Plan, judge: Model) -> Float64:

@@ -101,7 +101,7 @@ def test_in_order_takes_sequences_as_they_come() -> None:
     assert in_order(np.array([3, 3, 4]), (2, 1)) == pytest.approx(4 / (10 / 3) - 1)
 
 
-@pytest.mark.parametrize("cost", ["flops", "sum-l2", "1e-5,1e-6,1e-6,1e-8"])
+@pytest.mark.parametrize("cost", ["flops", "sum-l2", "1e-5,1e-6,1e-6,1e-8,1e-6,1e-7"])
 def test_costs_are_those_of_the_documents(cost: str) -> None:
     """Every sequence is full, and its cost is the sum of its documents' prices."""
     step = next(drawn_steps(_case(cost=cost)))
