@@ -1,137 +1,267 @@
 """The cost model: a non-negative combination of a kernel call's features, fitted online.
 
 It keeps ``Moments`` only, so it is constant in size and the fit does not depend on how
-observations were split over calls, ranks and reports. As long as no tile is cut, a tile's query
-and key tokens are equal and their columns collinear: a ridge far below the noise then shares
-the coefficient evenly, which makes the answer unique.
+observations were split over calls, ranks and reports, nor on their order, but for rounding (1e-6
+of a prediction).
 
-Shapes: F = 4 features, in the order of ``libra.attention.cost.FEATURES``; n observations.
+Readings are taken to scatter in proportion to their price. They are weighted by 1 / seconds all
+the same: by 1 / seconds^2, which would be best if the model were exact, small tiles' misfit spoils
+the big ones.
+
+Shapes: F features as fitted, 6 in the order of ``libra.attention.cost.FEATURES`` for kernel calls;
+n observations; d columns as given, 4 (the first four features of calls whose tiles are alike) or F.
 """
 
-from typing import Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import nnls
+from scipy.special import stdtrit
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from libra.attention.cost import FEATURES
-from libra.balancer.moments import NUM_FEATURES, Moments
+from libra.attention.cost import FEATURES, NUM_FEATURES
+from libra.balancer.columns import check_columns, checked_targets, kernel_columns, note_columns
+from libra.balancer.forgetting import remaining
+from libra.balancer.moments import SECONDS_FLOOR, Moments
+from libra.balancer.nonnegative import Solution, prior_coefficients, prior_stds, solve
 
 Float64 = NDArray[np.float64]
 
-# Relative to a gram matrix of unit diagonal: above rounding (1e-15), far below any noise.
-_RIDGE = 1e-9
-# Every FLOPs model has cost proportional to causal pairs; this is a modest core's pace.
-PRIOR_SECONDS_PER_PAIR = 1e-9
+PAIRS = FEATURES.index("causal_pairs")
+# The price of FLOPs alone is half or a third of the truth for short tiles.
+PRIOR_NOISE = 1.0
 
 
 class QuadraticCostModel(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Predict kernel seconds from tile features; a scikit-learn regressor that learns online.
 
-    Until it has ``min_observations`` it answers with the prior: cost proportional to causal
-    pairs at the throughput seen so far. ``source_`` says which of the two is speaking.
+    Until it has ``min_observations``, and while all of them have one shape, it answers with the
+    prior: cost proportional to causal pairs (of features that are not a kernel's, to the last) at
+    the throughput seen so far. ``source_`` says which of the two is speaking and ``why_`` the
+    reason.
 
     Args:
         min_observations: from here on the fit is trusted.
         half_life_steps: ``forget`` of this many steps halves the weight of what is known.
+        seconds_floor: shorter readings weigh as if they had taken this long.
     """
 
-    def __init__(self, *, min_observations: int = 40, half_life_steps: float = 200.0) -> None:
+    # Of the class, so that a new model holds its settings and nothing else, as scikit-learn asks.
+    num_observations_ = 0
+    _solved: tuple[object, Solution | None] | None = None
+
+    def __init__(
+        self,
+        *,
+        min_observations: int = 20,
+        half_life_steps: float = 200.0,
+        seconds_floor: float = SECONDS_FLOOR,
+    ) -> None:
         self.min_observations = min_observations
         self.half_life_steps = half_life_steps
-        # Not hyperparameters: what was learned, empty in a clone.
-        self.moments_ = Moments()
-        self.num_observations_ = 0
-        self._coefficients: Float64 | None = None
+        self.seconds_floor = seconds_floor
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:  # noqa: N803
-        """Start over from these observations: X [n, F], y [n] seconds."""
-        self.moments_ = Moments()
-        self.num_observations_ = 0
-        return self.partial_fit(X, y)
+    @classmethod
+    def from_moments(cls, moments: Moments, num_observations: int, **settings: Any) -> Self:
+        """Return a model that knows these sums, of so many observations before any forgetting."""
+        model = cls(**settings)
+        model.moments_, model.num_observations_ = moments, num_observations
+        return model
 
-    def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:  # noqa: N803
-        """Learn from more observations: X [n, F], y [n] seconds."""
-        features, seconds = _checked(X), np.asarray(y, dtype=np.float64)
-        if seconds.shape != features.shape[:1]:
-            raise ValueError(f"y has shape {seconds.shape}: must be ({len(features)},)")
-        if not np.isfinite(seconds).all() or (seconds < 0).any():
-            raise ValueError("y: must be finite and non-negative seconds")
-        moments = Moments()
-        moments.add(features, seconds)
-        return self.merge(moments)
+    @property
+    def moments_(self) -> Moments:
+        """The sums of all that was learned and not forgotten."""
+        found = self.__dict__.setdefault("_moments", Moments())
+        assert isinstance(found, Moments)
+        return found
+
+    @moments_.setter
+    def moments_(self, moments: Moments) -> None:
+        self._moments = moments
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Start over from these observations: X [n, d], y [n] seconds, sample_weight [n]."""
+        columns, seconds, weights = self._checked(X, y, sample_weight)
+        self.moments_ = Moments(num_features=columns.shape[1])
+        self.num_observations_ = 0
+        note_columns(self, X)
+        self._learn(columns, seconds, weights)
+        self._solution()
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Learn from more observations: X [n, d], y [n] seconds, sample_weight [n].
+
+        Weights are 1 / seconds by default; those that are given take their place.
+        """
+        columns, seconds, weights = self._checked(X, y, sample_weight)
+        if self.num_observations_ == 0:
+            self.moments_ = Moments(num_features=columns.shape[1])
+            note_columns(self, X)
+        check_columns(self, X, columns, self.moments_.num_features)
+        return self._learn(columns, seconds, weights)
 
     def merge(self, moments: Moments, *, age_steps: float = 0.0) -> Self:
         """Learn from moment sums, weighted as ``age_steps`` of forgetting would have left them.
 
         Forgetting by age, not by order of arrival, is what lets reports come in any order.
         """
-        aged = Moments(moments.sums.tolist())
-        aged.scale(self._remaining(age_steps))
+        aged = Moments(moments.sums.tolist(), num_features=moments.num_features)
+        aged.scale(remaining(age_steps, self.half_life_steps))
+        if aged.num_features != self.moments_.num_features:
+            raise ValueError(
+                f"moments are of {aged.num_features} features: must be of "
+                f"{self.moments_.num_features}"
+            )
         self.moments_.merge(aged)
         self.num_observations_ += round(moments.count)
-        self._coefficients = None
         return self
 
     def forget(self, steps: float) -> Self:
         """Let ``steps`` steps pass; the weight of one observation always stays, so that a kernel
         that is no longer called keeps its fit.
         """
-        self.moments_.scale(max(self._remaining(steps), 1.0 / max(self.moments_.count, 1.0)))
+        self.moments_.scale(
+            max(remaining(steps, self.half_life_steps), 1.0 / max(self.moments_.count, 1.0))
+        )
         return self
 
     @property
     def source_(self) -> Literal["prior", "measured"]:
-        return "measured" if self.num_observations_ >= self.min_observations else "prior"
+        return "prior" if self._solution() is None else "measured"
+
+    @property
+    def why_(self) -> str:
+        """Say in a sentence where predictions come from."""
+        seen, needed = self.num_observations_, self.min_observations
+        if self.source_ == "measured":
+            return f"Fitted to {seen} observations, which scatter by {self.noise_:.1%}."
+        column = FEATURES[PAIRS].replace("_", " ") if self._is_kernel else "the last feature"
+        if seen >= needed:
+            reason = f"all {seen} observations have one shape, which tells nothing of others"
+        else:
+            reason = f"{seen} of {needed} observations"
+        return f"Cost is taken to be proportional to {column}: {reason}."
+
+    @property
+    def is_calibrated_(self) -> bool:
+        """Whether its total is measured, be it that the prior says how it is distributed."""
+        return self.num_observations_ >= self.min_observations
 
     @property
     def coef_(self) -> Float64:
         """Seconds per feature, [F], none negative."""
-        if self._coefficients is None:
-            self._coefficients = self._measured() if self.source_ == "measured" else self._prior()
-        return self._coefficients
+        solution = self._solution()
+        return self._prior() if solution is None else solution.coefficients
 
-    def predict(self, X: ArrayLike) -> Float64:  # noqa: N803
-        """Return seconds [n] of features X [n, F]."""
-        return np.asarray(_checked(X) @ self.coef_, dtype=np.float64)
+    @property
+    def coef_std_(self) -> Float64:
+        """Standard deviations of ``coef_``, [F]; infinite where nothing is known.
 
-    def _measured(self) -> Float64:
-        return solve_nonnegative(self.moments_.gram, self.moments_.projection)
+        Features are alike, so one alone may be uncertain where every prediction is sure.
+        """
+        solution = self._solution()
+        if solution is None:
+            return prior_stds(self.moments_)
+        return np.where(solution.seen, np.sqrt(np.diagonal(solution.covariance)), np.inf)
+
+    @property
+    def noise_(self) -> float:
+        """How far a reading lies from its prediction, relative to it: a standard deviation."""
+        solution = self._solution()
+        return PRIOR_NOISE if solution is None else solution.noise
+
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Float64: ...  # noqa: N803
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[True]) -> tuple[Float64, Float64]: ...  # noqa: N803
+
+    def predict(
+        self,
+        X: ArrayLike,  # noqa: N803
+        return_std: bool = False,
+    ) -> Float64 | tuple[Float64, Float64]:
+        """Return seconds [n] of X [n, d]; with ``return_std`` also the standard deviation [n] of
+        readings around them.
+        """
+        columns = kernel_columns(X, least=0)
+        check_columns(self, X, columns, self.moments_.num_features)
+        seconds = np.asarray(columns @ self.coef_, dtype=np.float64)
+        return (seconds, self._std(columns, seconds)) if return_std else seconds
+
+    def predict_interval(
+        self,
+        X: ArrayLike,  # noqa: N803
+        level: float = 0.95,
+    ) -> tuple[Float64, Float64]:
+        """Return (low [n], high [n]): seconds between which a reading of X [n, d] lies with
+        probability ``level``.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level={level}: must be above 0 and below 1")
+        seconds, std = self.predict(X, return_std=True)
+        solution = self._solution()
+        freedom = np.inf if solution is None else solution.freedom
+        margin = std * float(stdtrit(min(freedom, 1e6), (1 + level) / 2))
+        return np.maximum(seconds - margin, 0.0), seconds + margin
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        tags.target_tags.positive_only = True
+        # The prior speaks before anything is learned.
+        tags.requires_fit = False
+        return tags
+
+    def _more_tags(self) -> dict[str, bool]:
+        # The same for scikit-learn before 1.6.
+        return {"requires_positive_X": True, "requires_positive_y": True, "requires_fit": False}
+
+    @property
+    def _is_kernel(self) -> bool:
+        return self.moments_.num_features == NUM_FEATURES
+
+    @property
+    def _prior_column(self) -> int:
+        return PAIRS if self._is_kernel else self.moments_.num_features - 1
+
+    def _checked(self, X: Any, y: Any, sample_weight: Any) -> tuple[Float64, Float64, Float64]:  # noqa: N803
+        if not 0 < self.seconds_floor < np.inf:
+            raise ValueError(f"seconds_floor={self.seconds_floor}: must be above 0 and finite")
+        if not self.half_life_steps > 0:
+            raise ValueError(f"half_life_steps={self.half_life_steps}: must be above 0")
+        columns = kernel_columns(X)
+        seconds, weights = checked_targets(columns, y, sample_weight)
+        if weights is None:
+            weights = 1.0 / np.maximum(seconds, self.seconds_floor)
+        return columns, seconds, weights
+
+    def _learn(self, columns: Float64, seconds: Float64, weights: Float64) -> Self:
+        moments = Moments(num_features=columns.shape[1])
+        moments.add(columns, seconds, weights)
+        return self.merge(moments)
+
+    def _solution(self) -> Solution | None:
+        """Return the fit, None while the prior speaks; made once for what is known."""
+        moments = self.moments_
+        key = (self.min_observations, self.num_observations_, moments.sums.tobytes())
+        if self._solved is None or self._solved[0] != key:
+            self._solved = key, self._fitted() if self.is_calibrated_ else None
+        return self._solved[1]
+
+    def _fitted(self) -> Solution | None:
+        if not self.moments_.count > 0:
+            return None
+        solution = solve(self.moments_, self._prior_column, max(self.num_observations_, 1))
+        # What has one feature has one shape, and the prior is its fit.
+        return solution if solution.directions >= min(2, self.moments_.num_features) else None
 
     def _prior(self) -> Float64:
-        # The weights cancel y: the projection holds plain sums of features.
-        pairs = self.moments_.projection[-1]
-        per_pair = self.moments_.seconds / pairs if pairs > 0 else PRIOR_SECONDS_PER_PAIR
-        return np.array([0.0, 0.0, 0.0, per_pair])
+        return prior_coefficients(self.moments_, self._prior_column)
 
-    def _remaining(self, steps: float) -> float:
-        return float(2.0 ** (-steps / self.half_life_steps))
-
-
-def solve_nonnegative(gram: Float64, projection: Float64) -> Float64:
-    """Return c >= 0 that minimises c'Gc - 2p'c, for G [F, F] and p [F].
-
-    Columns are scaled to unit diagonal: pairs are up to 2**39 where tiles are 1.
-    """
-    diagonal = np.diagonal(gram)
-    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    values, vectors = np.linalg.eigh(gram / np.outer(scale, scale))
-    root = np.sqrt(np.maximum(values, 0.0) + _RIDGE)
-    target = vectors.T @ (projection / scale) / root
-    # nnls compares with an absolute tolerance, so it gets a target of unit size.
-    size = float(np.linalg.norm(target))
-    if size == 0.0:
-        return np.zeros(NUM_FEATURES)
-    solution, _ = nnls(root[:, None] * vectors.T, target / size)
-    return np.asarray(solution * size / scale, dtype=np.float64)
-
-
-def _checked(features: ArrayLike) -> Float64:
-    """Return features as [n, F] or raise ``ValueError``."""
-    values = np.asarray(features, dtype=np.float64)
-    if values.ndim != 2 or values.shape[1] != NUM_FEATURES:
-        raise ValueError(f"X has shape {values.shape}: must be (n, {NUM_FEATURES}), {FEATURES}")
-    if not np.isfinite(values).all() or (values < 0).any():
-        raise ValueError("X: must be finite and non-negative")
-    return values
+    def _std(self, columns: Float64, seconds: Float64) -> Float64:
+        solution = self._solution()
+        if solution is None:
+            return PRIOR_NOISE * seconds
+        typical_s = max(self.moments_.seconds / self.moments_.count, 1e-300)
+        return np.asarray(np.sqrt(solution.variance(columns, seconds, typical_s)))

@@ -4,20 +4,38 @@ One observation is a kernel call: its features x (summed over the call's tiles) 
 y. It is weighted by w = 1 / max(y, floor): a plain fit spoils the small tiles, a relative one
 the big. The sums are exact, constant in size and add up across calls, ranks and reports.
 
-Shapes: F = 4 features, in the order of ``libra.attention.cost.FEATURES``.
+Shapes: F = 6 features, in the order of ``libra.attention.cost.FEATURES``; N sums.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from libra.attention.cost import NUM_FEATURES
+
 Float64 = NDArray[np.float64]
 
-NUM_FEATURES = 4
-# count, sum y, sum w y y, then the upper triangle of sum w x x' row by row, then sum w x y.
-NUM_SUMS = 3 + NUM_FEATURES * (NUM_FEATURES + 1) // 2 + NUM_FEATURES
+
+def num_sums(num_features: int) -> int:
+    """Return how many sums there are: count, sum y, sum w y y, then the upper triangle of
+    sum w x x' row by row, then sum w x y.
+    """
+    return 3 + num_features * (num_features + 1) // 2 + num_features
+
+
+NUM_SUMS = num_sums(NUM_FEATURES)
+
+
+@cache
+def _upper(num_features: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the upper triangle's rows and columns, which take longer to find than to use."""
+    rows, columns = np.triu_indices(num_features)
+    return rows, columns
+
+
 # Readings under a microsecond are clock grain, not cost: they must not outweigh real tiles.
 SECONDS_FLOOR = 1e-6
 
@@ -28,31 +46,38 @@ _MAX_RATE = 1e15
 # Rounding of a sum over many observations, relative to a matrix of unit diagonal.
 _ROUNDING = 1e-9
 
-_UPPER = np.triu_indices(NUM_FEATURES)
-
 
 class Moments:
     """Accumulate observations; ``sums`` is the flat vector that travels in a report."""
 
-    __slots__ = ("sums",)
+    __slots__ = ("num_features", "sums")
 
-    def __init__(self, sums: Sequence[float] | None = None) -> None:
-        self.sums: Float64 = np.zeros(NUM_SUMS)
+    def __init__(
+        self, sums: Sequence[float] | None = None, *, num_features: int = NUM_FEATURES
+    ) -> None:
+        self.num_features = num_features
+        self.sums: Float64 = np.zeros(num_sums(num_features))
         if sums is not None:
-            if len(sums) != NUM_SUMS:
-                raise ValueError(f"sums has {len(sums)} numbers: must have {NUM_SUMS}")
+            if len(sums) != len(self.sums):
+                raise ValueError(f"sums has {len(sums)} numbers: must have {len(self.sums)}")
             self.sums[:] = sums
 
-    def add(self, features: ArrayLike, seconds: ArrayLike) -> None:
-        """Add observations: features [n, F] or [F], seconds [n] or a number."""
+    def add(
+        self, features: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = None
+    ) -> None:
+        """Add observations: features [n, F] or [F], seconds [n] or a number.
+
+        Weights, [n] or a number, take the place of 1 / seconds; what weighs nothing is not there.
+        """
         x = np.atleast_2d(np.asarray(features, dtype=np.float64))
         y = np.atleast_1d(np.asarray(seconds, dtype=np.float64))
-        weighted = x / np.maximum(y, SECONDS_FLOOR)[:, None]
-        self.sums[0] += len(y)
-        self.sums[1] += y.sum()
-        self.sums[2] += (y * y / np.maximum(y, SECONDS_FLOOR)).sum()
-        self.sums[3:-NUM_FEATURES] += (weighted.T @ x)[_UPPER]
-        self.sums[-NUM_FEATURES:] += weighted.T @ y
+        w = 1.0 / np.maximum(y, SECONDS_FLOOR) if weights is None else np.atleast_1d(weights)
+        weighted = x * w[:, None]
+        self.sums[0] += np.count_nonzero(w)
+        self.sums[1] += y[w > 0].sum()
+        self.sums[2] += (w * y * y).sum()
+        self.sums[3 : -self.num_features] += (weighted.T @ x)[_upper(self.num_features)]
+        self.sums[-self.num_features :] += weighted.T @ y
 
     def merge(self, other: Self) -> None:
         """Add another's observations to these."""
@@ -74,7 +99,7 @@ class Moments:
             return "there are sums but no observations"
         if (np.diagonal(self.gram) > _MAX_RATE * self.projection).any():
             return f"kernels are said to do more than {_MAX_RATE:g} of a feature a second"
-        joint = np.zeros((NUM_FEATURES + 1, NUM_FEATURES + 1))
+        joint = np.zeros((self.num_features + 1, self.num_features + 1))
         joint[:-1, :-1] = self.gram
         joint[-1, :-1] = joint[:-1, -1] = self.projection
         joint[-1, -1] = self.weighted_squares
@@ -103,11 +128,23 @@ class Moments:
     @property
     def gram(self) -> Float64:
         """Sum of w x x', [F, F]."""
-        gram = np.zeros((NUM_FEATURES, NUM_FEATURES))
-        gram[_UPPER] = self.sums[3:-NUM_FEATURES]
+        gram = np.zeros((self.num_features, self.num_features))
+        gram[_upper(self.num_features)] = self.sums[3 : -self.num_features]
         return gram + np.triu(gram, 1).T
 
     @property
     def projection(self) -> Float64:
         """Sum of w x y, [F]."""
-        return self.sums[-NUM_FEATURES:].copy()
+        return self.sums[-self.num_features :].copy()
+
+
+def at_pace(sums: Float64, paces: Float64 | float, num_features: int = NUM_FEATURES) -> Float64:
+    """Return sums [..., N] of the same calls, had they taken 1 / ``paces`` [...] of their seconds.
+
+    A rank's *pace* is its seconds over the typical rank's, so the inverse of its speed.
+    """
+    factors = np.asarray(paces)[..., None]
+    scaled = sums.copy()
+    scaled[..., 1:3] /= factors
+    scaled[..., 3:-num_features] *= factors
+    return scaled
