@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Self
 
+import msgspec
+
 from libra.agent.background import Background
 from libra.agent.channel import Channel
 from libra.agent.follower import Follower
@@ -18,7 +20,7 @@ from libra.agent.reporter import Reporter
 from libra.agent.settings import AgentSettings, settings_from_env
 from libra.attention.observer import Observer
 from libra.balancer.policy import HOME_POLICY, Policy
-from libra.balancer.wire import Coordinates, StepTotals
+from libra.balancer.wire import StepTotals
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +71,8 @@ class Agent:
         """Return the agent that the environment asks for; never raises on what it says.
 
         LIBRA_BALANCER is the balancer's address, absent is off; LIBRA_JOB and LIBRA_ATTEMPT
-        name the job, else torchrun's or Slurm's variables do; LIBRA_AGENT=off switches off.
+        name the job, else torchrun's or Slurm's variables do; LIBRA_PP_RANK is the rank's place
+        in a pipeline, and LIBRA_AGENT=off switches off.
         """
         try:
             settings = settings_from_env(environ, rank=rank, world_size=world_size)
@@ -95,8 +98,8 @@ class Agent:
         sampler.policy_source = lambda: self.policy
         pools: Any = getattr(sampler, "pools", None)
         if pools is not None:
-            self._reporter.coordinates = Coordinates(
-                dp=pools.dp_rank, cp=pools.cp_rank, pool=pools.pool
+            self._reporter.coordinates = msgspec.structs.replace(
+                self._reporter.coordinates, dp=pools.dp_rank, cp=pools.cp_rank, pool=pools.pool
             )
 
     def end_step(self, seconds: float | None = None) -> StepTotals | None:

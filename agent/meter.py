@@ -4,30 +4,31 @@ Kept apart from the reporter so that a training script can read a step's totals 
 anywhere. Host clocks tell the truth about kernels that run on the calling CPU thread only; calls
 on other devices are refused and counted, since their launch times would pass for their cost.
 
-Shapes: F = 4 features, in the order of ``libra.attention.cost.FEATURES``.
+Shapes: F = 6 features, in the order of ``libra.attention.cost.FEATURES``; M micro-batches.
 """
 
 import logging
 import math
-import random
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from libra.agent.open_step import KernelCalls, OpenStep
+from libra.agent.samples import Samples
+from libra.agent.waves import WaveMeter
+from libra.attention.cost import NUM_FEATURES
 from libra.attention.layout import BatchLayout
-from libra.attention.observer import KernelKind
-from libra.balancer.moments import NUM_FEATURES, Moments
+from libra.attention.observer import KernelKind, Traffic
 from libra.balancer.wire import (
     MAX_SECONDS,
     Features,
     KernelMoments,
     KernelTotals,
-    Point,
     StepTotals,
+    WaveMoments,
 )
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,6 @@ Mark = tuple[float, float]
 
 # Big enough that numpy's cost per call vanishes, small enough that a step's rest is quick.
 FOLD_ROWS = 256
-MAX_POINTS = 32
 # As many kinds as one report may carry.
 MAX_KINDS = 64
 
@@ -45,7 +45,9 @@ MAX_KINDS = 64
 class StepMeter:
     """Watch one rank's attention; implements ``libra.attention.observer.Observer``.
 
-    The training thread calls everything but ``take_moments``. A step closes when ``begin``
+    The training thread calls everything but ``take_moments`` and ``take_waves``. Totals of a step
+    hold all its calls; readings that are no measure of a kernel's cost are kept out of the moments
+    alone, by ``Guard``. A step closes when ``begin``
     brings another step number, or by ``end_step``.
 
     Args:
@@ -59,6 +61,7 @@ class StepMeter:
         kernel_cpu_seconds: the same by the thread's CPU clock; far less means that the kernels
             were kept waiting for a core, and the wall clock tells of the machine, not the work.
         dropped: observations and steps with figures that no report may carry.
+        set_aside: kernel calls that were kept out of the moments.
     """
 
     def __init__(
@@ -75,14 +78,13 @@ class StepMeter:
         self.kernel_wall_seconds = 0.0
         self.kernel_cpu_seconds = 0.0
         self.dropped = 0
+        self.set_aside = 0
         self._cpu = clock == "cpu"
-        self._random = random.Random(seed)
-        self._step: _Step | None = None
+        self._step: OpenStep | None = None
         self._told = False
-        self._kinds: dict[KernelKind, _StepKernels] = {}
-        # Whoever pops the samples owns them: a hand-over to the reporter without a lock, which
-        # the training thread could wait for and a forked child could inherit held.
-        self._samples: deque[dict[KernelKind, _Sample]] = deque(maxlen=1)
+        self._kinds: dict[KernelKind, KernelCalls] = {}
+        self._samples = Samples(seed)
+        self._waves = WaveMeter()
 
     def begin(self, layout: BatchLayout) -> None:
         """Open the layout's step, closing another, and count its micro-batch once."""
@@ -90,16 +92,13 @@ class StepMeter:
         if step is None or step.number != layout.step:
             self.end_step()
             step = self._open(layout.step)
-        step.policy_version = layout.policy_version
-        if layout.micro_batch not in step.micro_batches:
-            step.micro_batches.add(layout.micro_batch)
-            step.home_features += layout.home_features
+        step.add(layout)
 
     def start(self) -> Mark:
         """Return a mark of now, on both clocks."""
         return time.perf_counter(), time.thread_time()
 
-    def kernel(self, mark: Mark, kind: KernelKind, features: tuple[int, int, int, int]) -> None:
+    def kernel(self, mark: Mark, kind: KernelKind, features: Sequence[int]) -> None:
         """Note a kernel call from ``mark`` to now."""
         wall_s = time.perf_counter() - mark[0]
         cpu_s = time.thread_time() - mark[1]
@@ -116,11 +115,17 @@ class StepMeter:
         if len(kernels.rows) >= FOLD_ROWS:
             self._fold(kind, kernels)
 
-    def exchange(self, mark: Mark, sent_bytes: int) -> None:
-        """Note an exposed wait from ``mark`` to now, always on the wall clock."""
+    def exchange(self, issued: Mark, mark: Mark, traffic: Traffic) -> None:
+        """Note a wave that took from ``issued`` to now and was waited for from ``mark`` on.
+
+        The wait is the exposed part of the exchange. Always on the wall clock.
+        """
+        now_s = time.perf_counter()
+        wait_s = now_s - mark[0]
         if self._step is not None:
-            self._step.wait_s += time.perf_counter() - mark[0]
-            self._step.sent_bytes += int(sent_bytes)
+            self._step.wait_s += wait_s
+            self._step.sent_bytes += traffic.sent_bytes
+        self._waves.note(traffic, wait_s=wait_s, seconds=now_s - issued[0])
 
     def mismatch(self) -> None:
         """Note that the pool's ranks disagreed on a plan, so that the cell ran at home."""
@@ -151,17 +156,14 @@ class StepMeter:
         return totals
 
     def take_moments(self) -> list[KernelMoments]:
-        """Return and forget what is folded so far; the one method for another thread."""
-        try:
-            samples = self._samples.pop()
-        except IndexError:  # nothing new, or the training thread is folding: next time
-            return []
-        return [
-            KernelMoments(kind=kind, sums=sample.moments.sums.tolist(), points=sample.points)
-            for kind, sample in samples.items()
-        ]
+        """Return and forget what is folded so far; for another thread."""
+        return self._samples.take()
 
-    def _admit(self, kind: KernelKind) -> "_StepKernels | None":
+    def take_waves(self) -> list[WaveMoments]:
+        """Return and forget the exposed waves folded so far; for another thread."""
+        return self._waves.take()
+
+    def _admit(self, kind: KernelKind) -> KernelCalls | None:
         """Return a place for a new kind's calls; None if they cannot be told of honestly."""
         if kind.device != "cpu" and not self._told:
             self._told = True
@@ -173,18 +175,19 @@ class StepMeter:
             )
         if kind.device != "cpu" or len(self._kinds) == MAX_KINDS:
             return None
-        return self._kinds.setdefault(kind, _StepKernels())
+        return self._kinds.setdefault(kind, KernelCalls())
 
-    def _open(self, number: int) -> "_Step":
+    def _open(self, number: int) -> OpenStep:
         for kind, kernels in self._kinds.items():
             self._fold(kind, kernels)
             kernels.reset()
-        self._step = _Step(number)
+        self._step = OpenStep(number)
         return self._step
 
-    def _totals(self, step: "_Step", seconds: float) -> StepTotals:
+    def _totals(self, step: OpenStep, seconds: float) -> StepTotals:
         for kind, kernels in self._kinds.items():
             self._fold(kind, kernels)
+        self._waves.end_step()
         self.kernel_wall_seconds = sum(kernels.wall_s for kernels in self._kinds.values())
         self.kernel_cpu_seconds = sum(kernels.cpu_s for kernels in self._kinds.values())
         return StepTotals(
@@ -199,87 +202,31 @@ class StepMeter:
                 if kernels.sums.any()
             ],
             home_features=_features(step.home_features),
+            home_pairs=step.pairs_by_micro_batch(),
             sent_bytes=step.sent_bytes,
             wait_seconds=step.wait_s,
             plan_mismatches=step.plan_mismatches,
         )
 
-    def _fold(self, kind: KernelKind, kernels: "_StepKernels") -> None:
+    def _fold(self, kind: KernelKind, kernels: KernelCalls) -> None:
         """Move a kind's pending rows into the step's sums and the samples."""
         if not kernels.rows:
             return
         rows = np.array(kernels.rows, dtype=np.float64)
         kernels.sums += rows.sum(axis=0)
-        try:
-            samples = self._samples.pop()
-        except IndexError:
-            samples = {}
-        samples.setdefault(kind, _Sample()).add(rows, self._random)
-        self._samples.append(samples)
         kernels.rows.clear()
-
-
-class _Step:
-    """The open step."""
-
-    __slots__ = (
-        "began_s",
-        "home_features",
-        "micro_batches",
-        "number",
-        "plan_mismatches",
-        "policy_version",
-        "sent_bytes",
-        "wait_s",
-    )
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.began_s = time.perf_counter()
-        self.policy_version = 0
-        self.micro_batches: set[int] = set()
-        self.home_features: NDArray[np.float64] = np.zeros(NUM_FEATURES)
-        self.sent_bytes = 0
-        self.wait_s = 0.0
-        self.plan_mismatches = 0
-
-
-class _StepKernels:
-    """One kind's calls of the open step: rows not folded yet, and [F + 1] sums of the others."""
-
-    __slots__ = ("cpu_s", "rows", "sums", "wall_s")
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[float, ...]] = []
-        self.reset()
-
-    def reset(self) -> None:
-        self.sums: NDArray[np.float64] = np.zeros(NUM_FEATURES + 1)
-        self.wall_s = 0.0
-        self.cpu_s = 0.0
-
-
-class _Sample:
-    """One kind's calls since the last report: moment sums and a uniform choice of raw points."""
-
-    __slots__ = ("moments", "points", "seen")
-
-    def __init__(self) -> None:
-        self.moments = Moments()
-        self.points: list[Point] = []
-        self.seen = 0
-
-    def add(self, rows: NDArray[np.float64], rng: random.Random) -> None:
-        """Add rows [n, F + 1]; the points are chosen by algorithm R."""
-        self.moments.add(rows[:, :NUM_FEATURES], rows[:, NUM_FEATURES])
-        for point in rows.tolist():
-            self.seen += 1
-            if len(self.points) < MAX_POINTS:
-                self.points.append(tuple(point))
-            elif (chosen := int(rng.random() * self.seen)) < MAX_POINTS:
-                self.points[chosen] = tuple(point)
+        before = kernels.guard.set_aside
+        try:
+            sound = kernels.guard.sift(rows)
+        except Exception:
+            # Whatever numbers do to the arithmetic, it must not reach the training loop.
+            self.dropped += len(rows)
+            return
+        self.set_aside += kernels.guard.set_aside - before
+        if len(sound):
+            self._samples.add(kind, sound)
 
 
 def _features(values: NDArray[np.float64] | NDArray[np.int64]) -> Features:
-    tiles, query_tokens, key_tokens, causal_pairs = (float(v) for v in values[:NUM_FEATURES])
-    return tiles, query_tokens, key_tokens, causal_pairs
+    one, two, three, four, five, six = values[:NUM_FEATURES].tolist()
+    return float(one), float(two), float(three), float(four), float(five), float(six)

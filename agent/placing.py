@@ -120,6 +120,7 @@ class Placing:
                 pooling=placement.pooling,
                 tolerance_permille=policy.tolerance_permille,
                 min_gain_permille=policy.min_gain_permille,
+                waves=policy.waves or self._planning.waves,
             ),
             speeds_permille=self._speeds(policy, groups),
             nodes=tuple(nodes.plane_nodes if self._heads.even else nodes.pool_nodes),

@@ -38,7 +38,7 @@ class Reporter:
     """
 
     def __init__(self, settings: AgentSettings, meter: StepMeter, channel: Channel) -> None:
-        self.coordinates = Coordinates()
+        self.coordinates = Coordinates(pp=settings.pp_rank)
         self.sent = 0
         self.refused = 0
         self._settings = settings
@@ -121,11 +121,11 @@ class Reporter:
 
     def _draw(self) -> Report | None:
         """Return a report of all there is; None if that is nothing and none is due."""
-        moments = self._meter.take_moments()
+        moments, waves = self._meter.take_moments(), self._meter.take_waves()
         steps = [self._ring.popleft() for _ in range(len(self._ring))]
         self._drawn += len(steps)
         silent_s = asyncio.get_running_loop().time() - self._last_sent_s
-        if not moments and not steps and silent_s < HEARTBEAT_S:
+        if not (moments or waves or steps) and silent_s < HEARTBEAT_S:
             return None
         self._sequence += 1
         return Report(
@@ -140,7 +140,9 @@ class Reporter:
             coordinates=self.coordinates,
             moments=moments,
             steps=steps,
+            waves=waves,
             dropped=self.dropped,
+            set_aside=self._meter.set_aside,
         )
 
     def _refuse(self, report: Report, answer: Answer) -> None:

@@ -26,6 +26,7 @@ class AgentSettings:
         attempt: how often the job was restarted.
         rank: this process's rank, below ``world_size``.
         world_size: ranks of the job.
+        pp_rank: its index along pipeline parallelism, below ``world_size``.
         node: this machine's name.
         interval_s: seconds between reports.
         connect_timeout_s: the longest to wait for a connection.
@@ -42,6 +43,7 @@ class AgentSettings:
     attempt: int = 0
     rank: int = 0
     world_size: int = 1
+    pp_rank: int = 0
     node: str = field(default_factory=_node)
     interval_s: float = 1.0
     connect_timeout_s: float = 1.0
@@ -64,6 +66,8 @@ class AgentSettings:
             raise ValueError(f"attempt={self.attempt}: must be at least 0")
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank={self.rank}: must be in 0..{self.world_size - 1}")
+        if not 0 <= self.pp_rank < self.world_size:
+            raise ValueError(f"pp_rank={self.pp_rank}: must be in 0..{self.world_size - 1}")
         for name in self.__slots__:
             if name.endswith("_s") and not 0 < getattr(self, name) <= 3600:
                 raise ValueError(f"{name}={getattr(self, name)}: must be in (0, 3600] seconds")
@@ -79,8 +83,9 @@ def settings_from_env(
 ) -> AgentSettings | None:
     """Return the settings that the environment asks for, None where it wants no agent.
 
-    Reads LIBRA_BALANCER (absent or empty is off), LIBRA_AGENT (``off`` is off), LIBRA_JOB and
-    LIBRA_ATTEMPT; for what is missing, the variables of torchrun and of Slurm.
+    Reads LIBRA_BALANCER (absent or empty is off), LIBRA_AGENT (``off`` is off), LIBRA_JOB,
+    LIBRA_ATTEMPT and LIBRA_PP_RANK (0 without a pipeline); for job and attempt, where missing,
+    the variables of torchrun and of Slurm.
 
     Raises:
         ValueError: a variable is malformed, or the job has no name.
@@ -98,6 +103,7 @@ def settings_from_env(
         attempt=attempt_from_env(environ),
         rank=rank,
         world_size=world_size,
+        pp_rank=_integer(environ, ("LIBRA_PP_RANK",), 0),
     )
 
 

@@ -8,13 +8,14 @@ Shapes: B ranks of the group; D head dim; a parcel's rows are [n, heads, D] of o
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch.distributed as dist
 from torch import Tensor
 
 from libra.attention.failure import exchanging
 from libra.attention.lowering import Parcel
+from libra.attention.observer import Traffic
 
 Side = Literal["query", "key"]
 
@@ -91,7 +92,11 @@ def _home_rows(parcel: Parcel, side: Side) -> Iterator[tuple[slice, slice]]:
 
 
 class Exchange:
-    """An exchange in flight: begun by the constructor, ended by ``wait``."""
+    """An exchange in flight: begun by the constructor, ended by ``wait``.
+
+    Attributes:
+        issued: an observer's mark of when it began.
+    """
 
     def __init__(
         self,
@@ -100,24 +105,30 @@ class Exchange:
         sent: Packing,
         received: Packing,
         group: dist.ProcessGroup,
+        issued: Any = None,
     ) -> None:
         size = dist.get_world_size(group)
         # Both are kept alive until the exchange has ended.
         self.outgoing, self.incoming = outgoing, incoming
         self.sent, self.received = sent, received
+        self.issued, self._group = issued, group
+        self._counts = received.by_peer(size), sent.by_peer(size)
         with exchanging():
             self._work = dist.all_to_all_single(
-                incoming,
-                outgoing,
-                received.by_peer(size),
-                sent.by_peer(size),
-                group=group,
-                async_op=True,
+                incoming, outgoing, *self._counts, group=group, async_op=True
             )
 
     @property
-    def sent_bytes(self) -> int:
-        return self.outgoing.numel() * self.outgoing.element_size()
+    def traffic(self) -> Traffic:
+        sent, received = self.outgoing.numel(), self.incoming.numel()
+        size = self.outgoing.element_size()
+        return Traffic(
+            device=self.outgoing.device.type,
+            backend=dist.get_backend(self._group),
+            messages=max(sum(map(bool, counts)) for counts in self._counts),
+            sent_bytes=sent * size,
+            busier_bytes=max(sent, received) * size,
+        )
 
     @property
     def done(self) -> bool:

@@ -4,6 +4,7 @@ The operator knows no clock. It asks the observer for a mark before a kernel cal
 back after, so an observer may read a host clock, a thread's CPU clock or CUDA events.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -24,6 +25,24 @@ class KernelKind:
     direction: Direction
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """One rank's part of an exchanged wave.
+
+    Attributes:
+        device, backend: where the tensors lie, and the process group's backend.
+        messages: peers, of the direction with more of them.
+        sent_bytes: what this rank sent.
+        busier_bytes: what it sent or what it received, whichever is more.
+    """
+
+    device: str
+    backend: str
+    messages: int
+    sent_bytes: int
+    busier_bytes: int
+
+
 class Observer(Protocol):
     """Watch one rank's attention. No method may raise, block or synchronise a device."""
 
@@ -33,11 +52,11 @@ class Observer(Protocol):
     def start(self) -> Any:
         """Return a mark of now."""
 
-    def kernel(self, mark: Any, kind: KernelKind, features: tuple[int, int, int, int]) -> None:
-        """Note a kernel call that began at ``mark``; features are summed over its tiles."""
+    def kernel(self, mark: Any, kind: KernelKind, features: Sequence[int]) -> None:
+        """Note a kernel call that began at ``mark``; features [F] are summed over its tiles."""
 
-    def exchange(self, mark: Any, sent_bytes: int) -> None:
-        """Note an exposed wait on the exchange that began at ``mark``, and bytes sent since."""
+    def exchange(self, issued: Any, mark: Any, traffic: Traffic) -> None:
+        """Note the end of an exchange begun at ``issued`` that was waited for from ``mark`` on."""
 
     def mismatch(self) -> None:
         """Note that the pool's ranks disagreed on a plan, so that the cell runs at home."""

@@ -45,7 +45,7 @@ class Transport:
         sent.gather(outgoing, tensors)
         make = like.new_empty if kept else partial(self.take, like=like)
         incoming = make(received.elements)
-        return Exchange(outgoing, incoming, sent, received, self.group)
+        return self._begin(outgoing, incoming, sent, received)
 
     def give_back(
         self, wave: Wave, sides: Sequence[Side], results: Tensor, head_dim: int
@@ -53,7 +53,7 @@ class Transport:
         """Send results of received tiles back to their homes, and receive those of one's own."""
         sent, received = (Packing(own, sides, head_dim) for own in (wave.received, wave.sent))
         incoming = self.take(received.elements, results)
-        return Exchange(results, incoming, sent, received, self.group)
+        return self._begin(results, incoming, sent, received)
 
     def wait(self, exchange: Exchange) -> None:
         """Wait for an exchange and let the observer know for how long; again is free."""
@@ -62,7 +62,7 @@ class Transport:
         mark = self.observer.start() if self.observer else None
         exchange.wait()
         if self.observer:
-            self.observer.exchange(mark, exchange.sent_bytes)
+            self.observer.exchange(exchange.issued, mark, exchange.traffic)
 
     def take(self, elements: int, like: Tensor) -> Tensor:
         return self.workspace.take(elements, like)
@@ -71,3 +71,9 @@ class Transport:
         """Let buffers of exchanges that have ended serve others."""
         for buffer in buffers:
             self.workspace.give(buffer)
+
+    def _begin(
+        self, outgoing: Tensor, incoming: Tensor, sent: Packing, received: Packing
+    ) -> Exchange:
+        issued = self.observer.start() if self.observer else None
+        return Exchange(outgoing, incoming, sent, received, self.group, issued)

@@ -11,8 +11,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from libra.attention.cost import NUM_FEATURES
 from libra.attention.observer import KernelKind
-from libra.balancer.moments import NUM_FEATURES, NUM_SUMS, Moments
+from libra.balancer.moments import NUM_SUMS, Moments, num_sums
 
 SCHEMA = 1
 # A step of an hour or a kernel call of more is a broken clock, not a slow rank.
@@ -20,12 +21,18 @@ MAX_SECONDS = 3600.0
 MAX_FEATURE = 2.0**62
 MAX_LABEL = 64
 MAX_HEADS = 1 << 16
+MAX_MICRO_BATCHES = 256
+# What a wave of the exchange is described by.
+WAVE_FEATURES = ("messages", "sent_bytes")
+MAX_WAVE_TRANSPORTS = 8
+NUM_WAVE_SUMS = num_sums(len(WAVE_FEATURES))
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:@-]+$")]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]
-Features = tuple[float, float, float, float]
-Point = tuple[float, float, float, float, float]
+Features = tuple[float, float, float, float, float, float]
+# The features of a kernel call, then its seconds.
+Point = tuple[float, float, float, float, float, float, float]
 
 
 class ReportError(ValueError):
@@ -42,7 +49,6 @@ class KernelMoments(msgspec.Struct, kw_only=True):
 
     kind: KernelKind
     sums: Annotated[list[float], msgspec.Meta(min_length=NUM_SUMS, max_length=NUM_SUMS)]
-    # Each point: the four features, then seconds.
     points: Annotated[list[Point], msgspec.Meta(max_length=256)] = []
 
 
@@ -58,8 +64,10 @@ class StepTotals(msgspec.Struct, kw_only=True):
     """What one rank did in one optimizer step.
 
     ``home_features`` are those of this rank's tiles under the home plan, for one layer, kv head and
-    direction: only their ratios between ranks mean anything. ``wait_seconds`` is the exposed
-    part of the exchange only.
+    direction: only their ratios between ranks mean anything. ``home_pairs`` are the causal pairs
+    among them, by number of the micro-batch; those from ``MAX_MICRO_BATCHES`` on are left out.
+    ``wait_seconds`` is the exposed part of the exchange
+    only.
     """
 
     step: Count
@@ -67,24 +75,44 @@ class StepTotals(msgspec.Struct, kw_only=True):
     seconds: float
     kernels: Annotated[list[KernelTotals], msgspec.Meta(max_length=64)]
     home_features: Features
+    home_pairs: Annotated[list[float], msgspec.Meta(max_length=MAX_MICRO_BATCHES)] = []
     sent_bytes: Count = 0
     wait_seconds: float = 0.0
     plan_mismatches: Count = 0
 
 
 class Coordinates(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a rank stands: index along data parallelism, in its CP group, and its pool."""
+    """Where a rank stands: index along data parallelism, in its CP group and in its pipeline, and
+    its pool.
+    """
 
     dp: Rank = 0
     cp: Rank = 0
+    pp: Rank = 0
     pool: Rank = 0
+
+
+class WaveMoments(msgspec.Struct, kw_only=True):
+    """Moment sums of exchanged waves: ``WAVE_FEATURES`` and the seconds a wave took.
+
+    ``transport`` names what carried them; ``sent_bytes`` are those of the busier direction, since
+    what one rank receives another sent. Only waves that were waited for are among them: of one
+    that kernels hid it is not known when it ended.
+    """
+
+    transport: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_LABEL)]
+    sums: Annotated[
+        list[float],
+        msgspec.Meta(min_length=NUM_WAVE_SUMS, max_length=NUM_WAVE_SUMS),
+    ]
 
 
 class Report(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One rank's news since its last report.
 
     ``agent`` is drawn anew by each process, so (attempt, agent, sequence) names a report for
-    good. ``dropped`` counts observations and steps that the agent has lost so far.
+    good. ``dropped`` counts observations and steps that the agent has lost so far, ``set_aside``
+    kernel calls that it kept out of the moments as no measure of their cost.
     """
 
     schema: Literal[1]
@@ -98,7 +126,14 @@ class Report(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     coordinates: Coordinates = Coordinates()
     moments: Annotated[list[KernelMoments], msgspec.Meta(max_length=64)] = []
     steps: Annotated[list[StepTotals], msgspec.Meta(max_length=1024)] = []
+    waves: Annotated[list[WaveMoments], msgspec.Meta(max_length=MAX_WAVE_TRANSPORTS)] = []
     dropped: Count = 0
+    set_aside: Count = 0
+
+    @property
+    def newest_step(self) -> int | None:
+        """The newest step that it tells of."""
+        return max((totals.step for totals in self.steps), default=None)
 
 
 def encode_report(report: Report) -> bytes:
@@ -144,6 +179,10 @@ def check_report(report: Report) -> None:
         fault = Moments(moments.sums).fault()
         if fault:
             raise ReportError(f"$.moments[{i}].sums", "inconsistent", fault)
+    for i, waves in enumerate(report.waves):
+        fault = Moments(waves.sums, num_features=len(WAVE_FEATURES)).fault()
+        if fault:
+            raise ReportError(f"$.waves[{i}].sums", "inconsistent", fault)
 
 
 def _kinds(report: Report) -> Iterator[tuple[str, KernelKind]]:
@@ -180,7 +219,12 @@ def _figures(report: Report) -> Iterator[tuple[str, float, float]]:
         yield f"{at}.wait_seconds", step.wait_seconds, MAX_SECONDS
         for k, value in enumerate(step.home_features):
             yield f"{at}.home_features[{k}]", value, MAX_FEATURE
+        for k, value in enumerate(step.home_pairs):
+            yield f"{at}.home_pairs[{k}]", value, MAX_FEATURE
         for j, kernel in enumerate(step.kernels):
             yield f"{at}.kernels[{j}].seconds", kernel.seconds, MAX_SECONDS
             for k, value in enumerate(kernel.features):
                 yield f"{at}.kernels[{j}].features[{k}]", value, MAX_FEATURE
+    for i, waves in enumerate(report.waves):
+        for j, value in enumerate(waves.sums):
+            yield f"$.waves[{i}].sums[{j}]", value, math.inf

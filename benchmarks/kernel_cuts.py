@@ -22,7 +22,7 @@ from libra.attention.heads import HeadSplit
 from libra.attention.kernel import AttentionSpec, choose_kernel
 from libra.attention.layout import BatchLayout
 from libra.attention.lowering import LoweredPlan, TileBatch, lower
-from libra.attention.observer import KernelKind
+from libra.attention.observer import KernelKind, Traffic
 from libra.attention.plan import Plan, PlanSettings, home_plan, plan_cell
 from libra.attention.runner import TileRunner, TileTensors, empty_logsumexp
 
@@ -140,6 +140,6 @@ class _KernelClock:
     def kernel(self, mark: Any, kind: KernelKind, features: tuple[int, int, int, int]) -> None:
         self.seconds += time.thread_time() - mark
 
-    def exchange(self, mark: Any, sent_bytes: int) -> None: ...
+    def exchange(self, issued: Any, mark: Any, traffic: Traffic) -> None: ...
 
     def mismatch(self) -> None: ...

@@ -98,7 +98,7 @@ def wait_for(what: Callable[[], Result | None], timeout_s: float = 60.0) -> Resu
 
 def make_report(job: str, *, sequence: int = 0, rank: int = 0, **changes: Any) -> Report:
     """Return an honest report of one step by one of two ranks; ``changes`` replace fields."""
-    features = (1.0, 1000.0 + sequence, 2000.0, 3e6 + sequence)
+    features = (1.0, 1000.0 + sequence, 2000.0, 3e6 + sequence, 16.0, 808.0)
     seconds = 1e-9 * features[3]
     moments = Moments()
     moments.add(features, seconds)

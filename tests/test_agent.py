@@ -123,6 +123,8 @@ def test_off_does_nothing(environ: dict[str, str], caplog: pytest.LogCaptureFixt
         (environment("http://h", LIBRA_JOB="a b"), "job='a b': must be 1 to 128 letters"),
         (environment("http://h", LIBRA_ATTEMPT="two"), "LIBRA_ATTEMPT='two': must be an integer"),
         (environment("http://h", RANK="4", WORLD_SIZE="4"), "rank=4: must be in 0..3"),
+        (environment("http://h", LIBRA_PP_RANK="one"), "LIBRA_PP_RANK='one': must be an integer"),
+        (environment("http://h", LIBRA_PP_RANK="1"), "pp_rank=1: must be in 0..0"),
         ({"LIBRA_BALANCER": "http://h"}, "LIBRA_JOB is not set"),
         (
             {"LIBRA_BALANCER": "http://h", "TORCHELASTIC_RUN_ID": "none"},
@@ -187,17 +189,18 @@ def test_timings_go_out_and_policies_come_in() -> None:
     with ToldBalancer(by_method(post=Reply(), get=OFFER)) as balancer, no_thread_left():
         attention = Attention()
         sampler = Sampler(SimpleNamespace(dp_rank=3, cp_rank=1, pool=1))
-        with Agent(settings(balancer.url)) as agent:
+        with Agent(settings(balancer.url, world_size=4, pp_rank=2)) as agent:
             agent.attach(attention, sampler)
             assert attention.observer is agent.meter
-            train(agent, steps=3)
+            train(agent, steps=40)
 
             assert eventually(lambda: sampler.policy_source() == POLICY)
         reports = delivered(balancer.requests)
 
-    assert [step.step for report in reports for step in report.steps] == [0, 1, 2]
-    assert sum(kind.sums[0] for report in reports for kind in report.moments) == 3
-    assert reports[-1].coordinates == Coordinates(dp=3, cp=1, pool=1)
+    assert [step.step for report in reports for step in report.steps] == list(range(40))
+    measured = sum(kind.sums[0] for report in reports for kind in report.moments)
+    assert measured + reports[-1].set_aside == 40
+    assert reports[-1].coordinates == Coordinates(dp=3, cp=1, pool=1, pp=2)
 
 
 @pytest.fixture

@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from libra.agent.meter import FOLD_ROWS, MAX_KINDS, MAX_POINTS, StepMeter
-from libra.attention.observer import KernelKind, Observer
+from libra.agent.guard import MIN_CALLS, WARM_UP_CALLS
+from libra.agent.meter import FOLD_ROWS, MAX_KINDS, StepMeter
+from libra.agent.samples import MAX_POINTS
+from libra.attention.observer import KernelKind, Observer, Traffic
 from libra.balancer.moments import Moments
-from libra.balancer.wire import StepTotals
+from libra.balancer.wire import MAX_MICRO_BATCHES, StepTotals
 from tests.layouts import two_sequence_layout
 
 FORWARD = KernelKind(
@@ -23,11 +25,12 @@ FORWARD = KernelKind(
     direction="forward",
 )
 BACKWARD = replace(FORWARD, direction="backward")
+PAIRS = 512 * 513 // 2, 4 * (128 * 129 // 2)
 
 
 def note(
     meter: StepMeter,
-    features: tuple[int, int, int, int] = (1, 2, 3, 4),
+    features: tuple[int, ...] = (1, 2, 3, 4, 5, 6),
     *,
     kind: KernelKind = FORWARD,
     wall_s: float = 0.0,
@@ -38,18 +41,26 @@ def note(
     meter.kernel((wall - wall_s, cpu - cpu_s), kind, features)
 
 
+def exchange(meter: StepMeter, sent_bytes: int, *, wait_s: float, seconds: float = 0.0) -> None:
+    """Note a wave that took so long and was waited for at its end."""
+    wall, cpu = meter.start()
+    traffic = Traffic(
+        device="cpu", backend="gloo", messages=1, sent_bytes=sent_bytes, busier_bytes=sent_bytes
+    )
+    meter.exchange((wall - max(wait_s, seconds), cpu), (wall - wait_s, cpu), traffic)
+
+
 def test_step_totals_are_the_sums_of_the_step() -> None:
     """Features are summed exactly per kind, seconds and waits by their clocks."""
     observer: Observer = StepMeter()
     meter = observer
     assert isinstance(meter, StepMeter)
     meter.begin(two_sequence_layout(step=7, policy_version=3))
-    note(meter, (1, 10, 20, 30), wall_s=1000.0)
-    note(meter, (2, 1, 2, 3), wall_s=500.0)
-    note(meter, (1, 5, 5, 15), kind=BACKWARD, wall_s=2000.0)
+    note(meter, (1, 10, 20, 30, 4, 0), wall_s=1000.0)
+    note(meter, (2, 1, 2, 3, 4, 5), wall_s=500.0)
+    note(meter, (1, 5, 5, 15, 1, 0), kind=BACKWARD, wall_s=2000.0)
     for wait_s, sent_bytes in ((200.0, 1000), (100.0, 24)):
-        wall, cpu = meter.start()
-        meter.exchange((wall - wait_s, cpu), sent_bytes)
+        exchange(meter, sent_bytes, wait_s=wait_s, seconds=1000.0)
     meter.mismatch()
 
     totals = meter.end_step(400.0)
@@ -57,8 +68,8 @@ def test_step_totals_are_the_sums_of_the_step() -> None:
     assert totals is not None
     assert (totals.step, totals.policy_version, totals.seconds) == (7, 3, 400.0)
     assert {k.kind: k.features for k in totals.kernels} == {
-        FORWARD: (3.0, 11.0, 22.0, 33.0),
-        BACKWARD: (1.0, 5.0, 5.0, 15.0),
+        FORWARD: (3.0, 11.0, 22.0, 33.0, 8.0, 5.0),
+        BACKWARD: (1.0, 5.0, 5.0, 15.0, 1.0, 0.0),
     }
     # The machine may take its time for each call, but adds no less than was asked for.
     seconds = {k.kind: k.seconds for k in totals.kernels}
@@ -75,17 +86,17 @@ def test_a_step_starts_from_nothing() -> None:
     meter = StepMeter()
     meter.begin(two_sequence_layout(step=0))
     note(meter, wall_s=1000.0)
-    meter.exchange(meter.start(), 10)
+    exchange(meter, 10, wait_s=1.0)
     meter.mismatch()
     meter.end_step()
     note(meter, kind=BACKWARD)
 
     meter.begin(two_sequence_layout(step=1))
-    note(meter, (1, 1, 1, 1), wall_s=1.0)
+    note(meter, (1,) * 6, wall_s=1.0)
     totals = meter.end_step()
 
     assert totals is not None
-    assert [(k.kind, k.features) for k in totals.kernels] == [(FORWARD, (1.0, 1.0, 1.0, 1.0))]
+    assert [(k.kind, k.features) for k in totals.kernels] == [(FORWARD, (1.0,) * 6)]
     assert (totals.sent_bytes, totals.plan_mismatches) == (0, 0)
     assert 1.0 <= meter.kernel_wall_seconds < 1000.0
 
@@ -112,8 +123,26 @@ def test_home_features_count_each_micro_batch_once() -> None:
     totals = meter.end_step()
 
     assert totals is not None
-    # One document of 512 tokens and four of 128: n, tokens twice, L (L + 1) / 2 pairs each.
-    assert totals.home_features == (5, 1024, 1024, 512 * 513 // 2 + 4 * (128 * 129 // 2))
+    # One document of 512 tokens and four of 128: n, tokens twice, L (L + 1) / 2 pairs each, blocks
+    # of 64 rows and rows beyond 192.
+    assert totals.home_features == (5, 1024, 1024, sum(PAIRS), 16, 320)
+
+
+def test_home_pairs_are_told_by_micro_batch() -> None:
+    """Each micro-batch has its place, whatever the order; those beyond the bound are left out."""
+    meter = StepMeter()
+    numbers = [(2, 0), (0, 1), (2, 0), (MAX_MICRO_BATCHES, 0), (10**9, 1)]
+    for micro_batch, place in numbers:
+        meter.begin(two_sequence_layout(step=0, micro_batch=micro_batch, place=place))
+    bounded = meter.end_step()
+    meter.begin(two_sequence_layout(step=1, micro_batch=MAX_MICRO_BATCHES - 1))
+    longest = meter.end_step()
+
+    assert bounded is not None
+    assert bounded.home_pairs == [PAIRS[1], 0.0, PAIRS[0]]
+    assert bounded.home_features[3] == 2 * PAIRS[0] + 2 * PAIRS[1]
+    assert longest is not None
+    assert len(longest.home_pairs) == MAX_MICRO_BATCHES
 
 
 @pytest.mark.parametrize("clock", ["wall", "cpu"])
@@ -131,22 +160,23 @@ def test_the_clock_asked_for_is_reported_and_both_are_kept(clock: str) -> None:
     assert totals.kernels[0].seconds == (cpu_s if clock == "cpu" else wall_s)
 
 
-def test_moments_hold_every_call_once() -> None:
-    """Over several folds and takings the sums are those of all calls, one by one."""
+def test_moments_hold_every_sound_call_once() -> None:
+    """Over several folds and takings the sums are those of all calls after the warm-up."""
     meter = StepMeter()
     meter.begin(two_sequence_layout(step=0))
     taken = Moments()
-    expected = np.zeros(4)
+    expected = np.zeros(6)
     for index in range(2 * FOLD_ROWS + 10):
-        features = (1, index, 2 * index, 3 * index)
+        features = (1, index, 2 * index, 3 * index, index, 0)
         note(meter, features, wall_s=1000.0)
-        expected += np.array(features) ** 2
+        expected += np.array(features) ** 2 * (index >= WARM_UP_CALLS)
         if index == FOLD_ROWS + 5:
             taken.merge(Moments(meter.take_moments()[0].sums))
     meter.end_step()
     taken.merge(Moments(meter.take_moments()[0].sums))
 
-    assert taken.count == 2 * FOLD_ROWS + 10
+    assert taken.count == 2 * FOLD_ROWS + 10 - WARM_UP_CALLS
+    assert meter.set_aside == WARM_UP_CALLS
     assert taken.gram.diagonal() * 1000.0 == pytest.approx(expected, rel=0.05)
     assert meter.take_moments() == []
 
@@ -157,7 +187,7 @@ def test_points_are_few_real_and_reproducible() -> None:
     for seed in (1, 1, 2):
         meter = StepMeter(seed=seed)
         for index in range(1000):
-            note(meter, (1, index, 0, 0))
+            note(meter, (1, index, 0, 0, 0, 0), wall_s=1000.0)
         chosen.append([point[1] for point in meter.take_moments()[0].points])
 
     assert len(chosen[0]) == len(set(chosen[0])) == MAX_POINTS
@@ -166,7 +196,7 @@ def test_points_are_few_real_and_reproducible() -> None:
 
 
 def test_taking_from_another_thread_loses_nothing() -> None:
-    """The reporter takes while training folds; each call is in exactly one of its takings."""
+    """The reporter takes while training folds; each sound call is in exactly one of its takings."""
     meter = StepMeter()
     done = threading.Event()
     counts: list[float] = []
@@ -181,14 +211,46 @@ def test_taking_from_another_thread_loses_nothing() -> None:
     # As long as it takes the scheduler to let both threads run by turns.
     while len(counts) < 20 and time.monotonic() < deadline_s:
         for _ in range(FOLD_ROWS):
-            note(meter)
+            note(meter, wall_s=1000.0)
         noted += FOLD_ROWS
     done.set()
     taker.join()
     assert len(counts) >= 20
     counts.extend(kind.sums[0] for kind in meter.take_moments())
 
-    assert sum(counts) == noted
+    assert sum(counts) + meter.set_aside == noted
+
+
+def test_a_hiccup_is_in_the_step_and_not_in_the_moments() -> None:
+    """A preempted kernel held its rank up, and says nothing of what its tiles cost."""
+    meter = StepMeter()
+    meter.begin(two_sequence_layout(step=0))
+    for index in range(WARM_UP_CALLS + MIN_CALLS + 1):
+        note(meter, wall_s=1000.0 if index == MIN_CALLS else 10.0)
+    totals = meter.end_step()
+    (taken,) = meter.take_moments()
+
+    assert totals is not None
+    assert totals.kernels[0].seconds > 1000.0 + 10.0 * MIN_CALLS
+    assert totals.kernels[0].features[0] == WARM_UP_CALLS + MIN_CALLS + 1
+    assert taken.sums[0] == MIN_CALLS
+    assert taken.sums[1] < 20.0 * MIN_CALLS
+    assert max(point[-1] for point in taken.points) < 20.0
+    assert meter.set_aside == WARM_UP_CALLS + 1
+
+
+def test_a_guard_that_fails_costs_readings_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong with a reading, nothing is raised into training, and it is counted."""
+    monkeypatch.setattr("libra.agent.guard.Guard.sift", lambda *_: 1 / 0)
+    meter = StepMeter()
+    meter.begin(two_sequence_layout(step=0))
+    note(meter, wall_s=1.0)
+    totals = meter.end_step()
+
+    assert totals is not None
+    assert totals.kernels[0].seconds >= 1.0
+    assert meter.take_moments() == []
+    assert meter.dropped == 1
 
 
 def test_pending_calls_stay_few() -> None:

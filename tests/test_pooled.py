@@ -3,6 +3,7 @@
 Start here when touching the exchange, the kernel or the plan: a failure names the tensor.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from libra.attention.heads import HeadSplit
 from libra.attention.layout import BatchLayout, make_layout
-from libra.attention.observer import KernelKind
+from libra.attention.observer import KernelKind, Traffic
 from libra.attention.plan import PlanSettings
 from libra.attention.pooled import PooledAttention
 from libra.attention.pools import SequencePools
@@ -138,8 +139,8 @@ class _Watcher:
 
     def __init__(self) -> None:
         self.layouts: list[BatchLayout] = []
-        self.kernels: list[tuple[KernelKind, tuple[int, int, int, int]]] = []
-        self.sent_bytes: list[int] = []
+        self.kernels: list[tuple[KernelKind, Sequence[int]]] = []
+        self.traffic: list[Traffic] = []
         self.mismatches = 0
 
     def begin(self, layout: BatchLayout) -> None:
@@ -148,13 +149,13 @@ class _Watcher:
     def start(self) -> object:
         return self
 
-    def kernel(self, mark: object, kind: KernelKind, features: tuple[int, int, int, int]) -> None:
+    def kernel(self, mark: object, kind: KernelKind, features: Sequence[int]) -> None:
         assert mark is self
         self.kernels.append((kind, features))
 
-    def exchange(self, mark: object, sent_bytes: int) -> None:
-        assert mark is self
-        self.sent_bytes.append(sent_bytes)
+    def exchange(self, issued: object, mark: object, traffic: Traffic) -> None:
+        assert issued is mark is self
+        self.traffic.append(traffic)
 
     def mismatch(self) -> None:
         self.mismatches += 1
@@ -177,7 +178,7 @@ def _layout(pools: SequencePools, tail: int = 0) -> BatchLayout:
     )
 
 
-def _watch(rank: int) -> tuple[dict[str, int], list[int], int]:
+def _watch(rank: int) -> tuple[dict[str, int], list[Traffic], int]:
     pools = _pools(2)
     attention = PooledAttention(pools)
     watcher = _Watcher()
@@ -188,7 +189,7 @@ def _watch(rank: int) -> tuple[dict[str, int], list[int], int]:
     for kind, features in watcher.kernels:
         assert (kind.backend, kind.head_dim, kind.group_heads) == ("sdpa-cpu", 32, 2)
         pairs[kind.direction] += features[3]
-    return pairs, watcher.sent_bytes, len(watcher.layouts)
+    return pairs, watcher.traffic, len(watcher.layouts)
 
 
 @pytest.mark.dist
@@ -204,7 +205,22 @@ def test_observer_sees_all_work_once() -> None:
         assert max(pairs[direction] for pairs, _, _ in seen) < 0.6 * expected
     assert all(layouts == 1 for _, _, layouts in seen)
     # Only the owner of the long document dispatches; both then give results back or wait.
-    assert sum(sum(sent) for _, sent, _ in seen) > 0
+    assert sum(own.sent_bytes for _, traffic, _ in seen for own in traffic) > 0
+
+
+@pytest.mark.dist
+def test_both_ends_tell_the_same_of_a_wave() -> None:
+    """Who sends and who receives see one message of as many bytes, so either may time it."""
+    by_rank = [traffic for _, traffic, _ in run_ranks(_watch, 2)]
+    waves = [
+        sorted((own.busier_bytes, own.messages, own.device, own.backend) for own in traffic)
+        for traffic in by_rank
+    ]
+
+    assert waves[0] == waves[1]
+    assert {wave[1:] for wave in waves[0]} == {(1, "cpu", "gloo")}
+    sent = sum(own.sent_bytes for traffic in by_rank for own in traffic)
+    assert sum(wave[0] for wave in waves[0]) == sent
 
 
 def _disagree(rank: int) -> tuple[int, int, float, bool]:

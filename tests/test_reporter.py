@@ -10,6 +10,7 @@ import pytest
 
 from libra.agent.background import Background
 from libra.agent.channel import MAX_ANSWER_BYTES, Channel
+from libra.agent.guard import MIN_CALLS, WARM_UP_CALLS
 from libra.agent.meter import StepMeter
 from libra.agent.reporter import Reporter
 from libra.agent.settings import AgentSettings
@@ -24,13 +25,12 @@ from tests.balancers import (
     eventually,
 )
 from tests.layouts import two_sequence_layout
-from tests.test_meter import FORWARD, note
+from tests.test_meter import FORWARD, exchange, note
 
 
 def totals(step: int) -> StepTotals:
-    return StepTotals(
-        step=step, policy_version=0, seconds=1.0, kernels=[], home_features=(1.0, 1.0, 1.0, 1.0)
-    )
+    ones = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+    return StepTotals(step=step, policy_version=0, seconds=1.0, kernels=[], home_features=ones)
 
 
 def settings(url: str, **changes: Any) -> AgentSettings:
@@ -88,14 +88,16 @@ class Failing:
 
 
 def test_steps_and_moments_arrive_with_who_sent_them() -> None:
-    """A report carries job, rank and what both the ring and the meter hold."""
+    """A report carries job, rank, its place and what both the ring and the meter hold."""
     meter = StepMeter()
     meter.begin(two_sequence_layout(step=0))
-    note(meter, (1, 2, 3, 4))
+    for _ in range(WARM_UP_CALLS + MIN_CALLS):
+        note(meter, (1, 2, 3, 4, 5, 6), wall_s=1.0)
+        exchange(meter, 1000, wait_s=1.0)
     meter.end_step()
     with (
         ToldBalancer(lambda _: Reply()) as balancer,
-        reporting(balancer.url, meter) as reporter,
+        reporting(balancer.url, meter, pp_rank=3) as reporter,
     ):
         reporter.push(totals(1))
         reporter.push(totals(2))
@@ -103,9 +105,12 @@ def test_steps_and_moments_arrive_with_who_sent_them() -> None:
 
     first = reports(balancer)[0]
     assert (first.job, first.rank, first.world_size, first.sequence) == ("job", 2, 4, 1)
-    assert [(m.kind, m.sums[0], m.points[0][:4]) for m in first.moments] == [
-        (FORWARD, 1.0, (1.0, 2.0, 3.0, 4.0))
+    assert [(m.kind, m.sums[0], m.points[0][:6]) for m in first.moments] == [
+        (FORWARD, float(MIN_CALLS), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0))
     ]
+    assert first.set_aside == WARM_UP_CALLS
+    assert [wave.transport for wave in first.waves] == ["gloo"]
+    assert first.coordinates.pp == 3
     assert balancer.requests[0].path == "/api/v1/jobs/job/reports"
     assert balancer.requests[0].headers["content-type"] == "application/msgpack"
 

@@ -91,6 +91,40 @@ def test_a_kernel_that_cannot_be_is_refused(
     assert_problem(response, 422, f"$.steps[0].kernels[0].kind.{name}")
 
 
+@pytest.mark.parametrize("kind", ["application/msgpack", "application/json"])
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"waves": [{"transport": "gloo", "sums": [1.0] * 7}]}, "$.waves[0].sums"),
+        ({"waves": [{"transport": "", "sums": [0.0] * 8}]}, "$.waves[0].transport"),
+        ({"waves": [{"transport": "x" * 65, "sums": [0.0] * 8}]}, "$.waves[0].transport"),
+        ({"waves": [{"transport": "gloo", "sums": [0.0, *[1.0] * 7]}]}, "$.waves[0].sums"),
+        ({"waves": [{"transport": str(i), "sums": [0.0] * 8} for i in range(9)]}, "$.waves"),
+        ({"set_aside": -1}, "$.set_aside"),
+        ({"set_aside": 1 << 60}, "$.set_aside"),
+        ({"coordinates": {"pp": -1}}, "$.coordinates.pp"),
+    ],
+)
+def test_waves_and_counts_that_cannot_be_are_refused(
+    balancer: RunningBalancer, job: str, kind: str, changes: dict[str, Any], field: str
+) -> None:
+    """Whatever the encoding, each fault is named with its place."""
+    response = post(balancer, job, encoded(fields(job, **changes), kind), kind)
+
+    assert_problem(response, 422, field)
+
+
+def test_more_micro_batches_than_a_report_may_carry_are_refused(
+    balancer: RunningBalancer, job: str
+) -> None:
+    """A step names 256 micro-batches at most."""
+    report = fields(job)
+    report["steps"][0]["home_pairs"] = [1.0] * 257
+    response = post(balancer, job, encoded(report, "application/json"), "application/json")
+
+    assert_problem(response, 422, "$.steps[0].home_pairs")
+
+
 def test_a_report_that_its_job_refuses_is_counted_once(balancer: RunningBalancer, job: str) -> None:
     """What is well formed but cannot be true of this job changes nothing either."""
     balancer.send(make_report(job))
@@ -192,7 +226,7 @@ def test_a_report_that_the_disk_lost_is_not_acknowledged(
             pages = database.execute("PRAGMA page_count").fetchone()[0]
             database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
             report = make_report("j", sequence=1)
-            report.moments[0].points = [(1.0, 1.0, 1.0, 1.0, 1.0)] * 256
+            report.moments[0].points = [(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)] * 256
             url, body = "/api/v1/jobs/j/reports", encode_report(report)
             refused = await client.post(url, content=body, headers=MSGPACK)
             ready = await client.get("/readyz")
