@@ -1,12 +1,13 @@
 """The cost models of a job, one per kernel kind, each with the error it made before it learned.
 
 The error is prequential: a report's points are predicted first and folded in after, so it is
-held out by construction. It depends on the order of arrival; the fits themselves do not.
+held out by construction. It depends on the order of arrival; the fits themselves do not, unless
+costs drift. A fit is made anew at most once per complete step.
 
-Shapes: F = 4 features; K kernel kinds.
+Shapes: F = 6 features; K kernel kinds; W ranks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -14,68 +15,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from libra.attention.observer import KernelKind
+from libra.balancer.drift import Drift
+from libra.balancer.forgetting import advanced, passed_steps, remaining, steps_behind
+from libra.balancer.kind_fit import KindFit
 from libra.balancer.model import QuadraticCostModel
-from libra.balancer.moments import Moments
-from libra.balancer.wire import KernelMoments, Point, Report
+from libra.balancer.step_record import StepRecord
+from libra.balancer.wire import Report
 
 Float64 = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 MAX_KINDS = 32
-MAX_POINTS = 256
-# The error averages over about this many points, some five reports: a busy start is soon past.
-_ERROR_POINTS = 150
-# Evidence further from the newest complete step than this is taken to be this far: a wild step
-# number must neither drown other evidence nor wipe it.
-_MAX_AHEAD_STEPS = 64
-_MAX_BEHIND_STEPS = 4096
-
-
-class KindFit(msgspec.Struct, eq=False, kw_only=True):
-    """One kind's model, its newest points, and the two sums whose quotient is its error."""
-
-    kind: KernelKind
-    model: QuadraticCostModel
-    seconds: float = 0.0
-    points: list[Point] = []
-    missed_seconds: float = 0.0
-    judged_seconds: float = 0.0
-
-    @property
-    def error(self) -> float | None:
-        """Sum of |y - prediction| over sum of y, None before a measured model was judged."""
-        return self.missed_seconds / self.judged_seconds if self.judged_seconds > 0 else None
-
-    def judge(self, points: Sequence[Point], speed: float) -> None:
-        """Predict points that the model has not learned from yet, of a rank of this speed.
-
-        Plans take speeds into account too: a slow rank is no error of the model.
-        """
-        if not points or self.model.source_ == "prior":
-            return
-        table = np.asarray(points, dtype=np.float64)
-        seconds = table[:, -1]
-        kept = (1 - 1 / _ERROR_POINTS) ** len(points)
-        missed = float(np.abs(seconds - self.model.predict(table[:, :-1]) / speed).sum())
-        self.missed_seconds = kept * self.missed_seconds + missed
-        self.judged_seconds = kept * self.judged_seconds + float(seconds.sum())
-
-    def learn(self, report: KernelMoments, age_steps: float) -> None:
-        moments = Moments(report.sums)
-        self.model.merge(moments, age_steps=age_steps)
-        self.seconds += moments.seconds
-        self.points = [*self.points, *report.points][-MAX_POINTS:]
+MAX_DRIFTS = 64
+# Which kernel is in use is judged by the newest calls: an evaluation is soon forgotten.
+_FAST_HALF_LIFE_STEPS = 8.0
+# A kernel of a smaller share of all kernel seconds holds nothing up, and tells of nobody.
+_NEGLIGIBLE_SHARE = 0.01
 
 
 class KernelFits(msgspec.Struct, eq=False, kw_only=True):
-    """All kinds' fits, and the step up to which they have forgotten."""
+    """All kinds' fits, the step up to which they have forgotten, and when costs changed.
+
+    ``doubted`` are the ranks whose evidence is kept, but left out of the fits.
+    """
 
     min_observations: int
     half_life_steps: float
     fits: list[KindFit] = []
     clock: int | None = None
+    world_size: int = 0
+    doubted: list[int] = []
+    drifts: list[Drift] = []
 
     def find(self, kind: KernelKind) -> KindFit | None:
         return next((fit for fit in self.fits if fit.kind == kind), None)
+
+    def in_use(self) -> list[KindFit]:
+        """Return those of more than next to no seconds: no evaluation's few calls, no warm-up's."""
+        least_s = _NEGLIGIBLE_SHARE * sum(fit.seconds for fit in self.fits)
+        return [fit for fit in self.fits if fit.seconds >= least_s]
 
     def has_room(self, report: Report) -> bool:
         return len(_kinds(report) | {fit.kind: None for fit in self.fits}) <= MAX_KINDS
@@ -84,43 +62,91 @@ class KernelFits(msgspec.Struct, eq=False, kw_only=True):
         """Judge and fold in a report's kernel calls, as old as the newest step it tells of."""
         for kind in _kinds(report):
             if self.find(kind) is None:
-                self.fits.append(KindFit(kind=kind, model=self._new_model()))
-        age = self._age(max((totals.step for totals in report.steps), default=None))
+                self.fits.append(KindFit.empty(kind, self._new_model(), self.world_size))
+        if self.clock is None:
+            self.clock = report.newest_step
+        age = steps_behind(self.clock, report.newest_step)
+        weight = remaining(age, self.half_life_steps)
+        fast_weight = remaining(age, _FAST_HALF_LIFE_STEPS)
         for moments in report.moments:
             fit = self.find(moments.kind)
             assert fit is not None
-            fit.judge(moments.points, speed)
-            fit.learn(moments, age)
+            if report.rank not in self.doubted:
+                fit.judge(moments.points, speed)
+                fit.show(moments.points)
+            fit.learn(report.rank, moments, weight=weight, fast_weight=fast_weight)
+            # Without complete steps the fits must not wait for ever.
+            if fit.fresh >= 2 * self.world_size:
+                fit.settle(self._doubted())
+
+    def settle(self) -> None:
+        """Make the fits anew that have new evidence."""
+        for fit in self.fits:
+            if fit.fresh:
+                fit.settle(self._doubted())
+
+    def doubt(self, ranks: Collection[int]) -> None:
+        """Leave these ranks out of the fits, and nobody else."""
+        if sorted(ranks) != self.doubted:
+            self.doubted = sorted(ranks)
+            for fit in self.fits:
+                fit.settle(self._doubted())
+
+    def watch(self, record: StepRecord) -> None:
+        """Look for a lasting change of costs in a complete step, and start anew after one."""
+        features = record.features
+        if features is None:
+            return
+        for column, kind in enumerate(features.kinds):
+            fit = self.find(kind)
+            if fit is None:
+                continue
+            actual, doubted = features.actual[:, column], self._doubted()
+            factor = fit.watch(features.seconds[:, column], actual, doubted)
+            if factor is not None:
+                fit.restart(factor)
+                fit.settle(doubted)
+                drift = Drift(step=record.step, kind=kind, factor=factor)
+                self.drifts = [*self.drifts, drift][-MAX_DRIFTS:]
 
     def advance(self, step: int) -> None:
         """Forget up to ``step``, the newest complete one."""
-        if self.clock is not None and 0 < step - self.clock <= _MAX_BEHIND_STEPS:
+        passed = passed_steps(self.clock, step)
+        if passed:
             for fit in self.fits:
-                fit.model.forget(step - self.clock)
-        if self.clock is None or step > self.clock or self.clock - step > _MAX_BEHIND_STEPS:
-            self.clock = step
+                fit.ranks.scale(remaining(passed, self.half_life_steps))
+                fit.seconds *= remaining(passed, _FAST_HALF_LIFE_STEPS)
+        self.clock = advanced(self.clock, step)
 
-    def restart_clock(self) -> None:
-        """A new attempt may go back in steps: its evidence is new all the same."""
-        self.clock = None
+    def begin_attempt(self, world_size: int) -> None:
+        """A new attempt may go back in steps, and has other ranks: its evidence is new all the
+        same, and starts from what the old one's ranks agreed on.
+        """
+        self.settle()
+        self.clock, self.world_size, self.doubted = None, world_size, []
+        for fit in self.fits:
+            fit.begin_attempt(world_size)
 
     def coefficients(self, kinds: Sequence[KernelKind]) -> Float64 | None:
         """Return [K, F] seconds per feature, None unless all kinds are measured."""
         fits = [self.find(kind) for kind in kinds]
-        measured = [fit for fit in fits if fit and fit.model.source_ == "measured"]
+        measured = [fit for fit in fits if fit and fit.model.is_calibrated_]
         if not kinds or len(measured) < len(kinds):
             return None
         return np.stack([fit.model.coef_ for fit in measured])
 
     def tile_coefficients(self) -> Float64 | None:
-        """Return [F] seconds per feature of the job's dominant kernel, both directions added."""
+        """Return [F] seconds per feature of the kernel in use, both directions added.
+
+        A kernel that runs forward only, as in an evaluation, is not what training waits for.
+        """
         pairs: dict[KernelKind, list[KindFit]] = {}
         for fit in self.fits:
             pairs.setdefault(_forward(fit.kind), []).append(fit)
         if not pairs:
             return None
-        dominant = max(pairs.values(), key=lambda fits: sum(fit.seconds for fit in fits))
-        coefficients = self.coefficients([fit.kind for fit in dominant])
+        used = max(pairs.values(), key=lambda fits: (len(fits), sum(fit.seconds for fit in fits)))
+        coefficients = self.coefficients([fit.kind for fit in used])
         return None if coefficients is None else coefficients.sum(axis=0)
 
     def configure(self, *, min_observations: int, half_life_steps: float) -> None:
@@ -130,12 +156,10 @@ class KernelFits(msgspec.Struct, eq=False, kw_only=True):
         for fit in self.fits:
             fit.model.set_params(min_observations=min_observations, half_life_steps=half_life_steps)
 
-    def _age(self, step: int | None) -> int:
-        if self.clock is None:
-            self.clock = step
-        if step is None or self.clock is None:
-            return 0
-        return min(max(self.clock - step, -_MAX_AHEAD_STEPS), _MAX_BEHIND_STEPS)
+    def _doubted(self) -> Bools:
+        doubted = np.zeros(self.world_size, dtype=np.bool_)
+        doubted[self.doubted] = True
+        return doubted
 
     def _new_model(self) -> QuadraticCostModel:
         return QuadraticCostModel(

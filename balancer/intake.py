@@ -3,10 +3,11 @@
 A step's prediction is made here, with the model of that moment.
 """
 
+from libra.balancer.decide_settings import DecideSettings
 from libra.balancer.dedupe import AgentState
-from libra.balancer.speeds import RankSpeed, SpeedSettings
+from libra.balancer.speeds import RankSpeed
 from libra.balancer.state import JobState, RankInfo
-from libra.balancer.steps import StepRecord
+from libra.balancer.step_record import StepRecord
 from libra.balancer.wire import Report, ReportError, check_report
 
 _AGENTS_PER_RANK = 4
@@ -37,41 +38,48 @@ def is_duplicate(state: JobState, report: Report) -> bool:
     return same_attempt and agent is not None and agent.has(report.sequence)
 
 
-def fold(state: JobState, report: Report, settings: SpeedSettings) -> list[StepRecord]:
+def fold(state: JobState, report: Report, settings: DecideSettings) -> list[StepRecord]:
     """Fold in a checked report that is new; return the steps that it completes."""
     if not state.log.world_size or report.attempt > state.log.attempt:
         _begin_attempt(state, report)
     _note_agent(state, report)
     at = report.coordinates
     state.ranks[report.rank] = RankInfo(
-        rank=report.rank, node=report.node, dp=at.dp, cp=at.cp, pool=at.pool
+        rank=report.rank, node=report.node, dp=at.dp, cp=at.cp, pool=at.pool, pp=at.pp
     )
-    state.fits.learn(report, speed=state.speeds[report.rank].speed(settings))
+    state.fits.learn(report, speed=state.speeds[report.rank].speed(settings.speeds))
+    state.exchange.learn(report)
     completed = []
     for totals in report.steps:
         # Priced one by one: an agent that catches up may bring more steps than keep features.
-        record = state.log.add(report.rank, totals)
+        record = state.log.add(report.rank, totals, state.doubts)
         if record:
             _price(state, record)
+            if state.trial is not None:
+                state.trial.note(record, settings.trial)
             completed.append(record)
     return completed
 
 
 def _price(state: JobState, record: StepRecord) -> None:
+    state.fits.settle()
     # A step that completes long after its time has lost its features: it stays without prices.
     if record.features is not None:
         per_kind = state.fits.coefficients(record.features.kinds)
         record.price(per_kind, state.fits.tile_coefficients())
+        state.fits.watch(record)
     state.fits.advance(record.step)
+    state.exchange.advance(record.step)
     _note_first_step(state, record)
 
 
 def _begin_attempt(state: JobState, report: Report) -> None:
     state.past_dropped = state.dropped
-    state.agents, state.ranks = {}, {}
+    state.agents, state.ranks, state.doubts = {}, {}, {}
     state.speeds = [RankSpeed()] * report.world_size
     state.log.begin_attempt(report.attempt, report.world_size)
-    state.fits.restart_clock()
+    state.fits.begin_attempt(report.world_size)
+    state.exchange.restart_clock()
 
 
 def _note_agent(state: JobState, report: Report) -> None:

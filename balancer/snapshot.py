@@ -25,16 +25,17 @@ def decode_state(body: bytes) -> JobState:
 
 def _encode(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return value.shape, value.tobytes()
+        return value.shape, value.tobytes(), value.dtype.str
     if isinstance(value, QuadraticCostModel):
         return value.moments_.sums.tolist(), value.num_observations_
     raise NotImplementedError(f"{type(value)} has no place in a snapshot")
 
 
 def _decode(expected: Any, value: Any) -> Any:
-    first, second = value
     if expected is QuadraticCostModel:
+        first, second = value
         model = QuadraticCostModel()
         model.moments_, model.num_observations_ = Moments(first), second
         return model
-    return np.frombuffer(second).reshape(first).copy()
+    shape, body, dtype = value
+    return np.frombuffer(body, dtype=dtype).reshape(shape).copy()

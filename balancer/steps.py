@@ -3,88 +3,29 @@
 A step is complete when all ranks of the newest attempt have reported it. Ranks report apart
 and in any order, so steps wait; how many, and how long, is bounded.
 
-Shapes: W ranks; K kernel kinds; F = 4 features.
+Shapes: W ranks.
 """
 
 from bisect import bisect_left
+from collections.abc import Collection
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from libra.attention.observer import KernelKind
+from libra.balancer.silence import Hearing
+from libra.balancer.step_record import StepRecord, assemble
+from libra.balancer.trust import repeated
 from libra.balancer.wire import StepTotals
-
-Float64 = NDArray[np.float64]
 
 RING_STEPS = 2000
 # The newest steps keep their features, so that decisions can price them anew.
 RECENT_STEPS = 16
+# And their predictions for longer: whether a claim fits the steps before it began.
+PREDICTED_STEPS = 64
+# Within so many, nobody measures the same seconds twice.
+_REPEAT_STEPS = 128
 CLOSE_AFTER_STEPS = 64
 MAX_PENDING_STEPS = 512
 MAX_INCOMPLETE_STEPS = 64
-
-
-class StepFeatures(msgspec.Struct, eq=False, kw_only=True):
-    """What the ranks computed: ``actual`` [W, K, F] by kind, and ``home`` [W, F]."""
-
-    kinds: list[KernelKind]
-    actual: Float64
-    home: Float64
-
-
-class StepRecord(msgspec.Struct, eq=False, kw_only=True):
-    """One complete step.
-
-    Attributes:
-        policy_version: the version that all ranks had reached.
-        agreed: all ranks ran that very version.
-        step_seconds: of the slowest rank.
-        kernel_seconds: [W], forward and backward.
-        sent_bytes: sum over ranks.
-        wait_seconds: of the rank that waited longest for the exchange.
-        wait_share: the largest share of a rank's step that went into that wait.
-        predicted_seconds: [W], what the model of that moment said; None before a fit.
-        predicted_skew, home_skew: of the prediction, and of it under plain Ulysses.
-        features: None once the step is no longer recent.
-    """
-
-    step: int
-    attempt: int
-    policy_version: int
-    agreed: bool
-    step_seconds: float
-    kernel_seconds: Float64
-    sent_bytes: int
-    wait_seconds: float
-    wait_share: float
-    plan_mismatches: int
-    predicted_seconds: Float64 | None = None
-    predicted_skew: float | None = None
-    home_skew: float | None = None
-    features: StepFeatures | None = None
-
-    @property
-    def skew(self) -> float:
-        return skew(self.kernel_seconds)
-
-    @property
-    def slowdown(self) -> Float64:
-        """Kernel seconds of each rank over the mean, [W]."""
-        return relative(self.kernel_seconds)
-
-    @property
-    def wasted_seconds(self) -> float:
-        """What the ranks together could have computed while they waited for the slowest."""
-        return float((self.kernel_seconds.max() - self.kernel_seconds).sum())
-
-    def price(self, per_kind: Float64 | None, home: Float64 | None) -> None:
-        """Note what the model says: coefficients [K, F] by kind, and [F] for the home plan."""
-        if self.features is None or per_kind is None or home is None:
-            return
-        self.predicted_seconds = price_actual(self.features, per_kind)
-        self.predicted_skew = skew(self.predicted_seconds)
-        self.home_skew = skew(self.features.home @ home)
 
 
 class IncompleteStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,26 +52,38 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
     complete: int = 0
     incomplete: int = 0
     wasted_seconds: float = 0.0
+    hearing: Hearing = msgspec.field(default_factory=lambda: Hearing.empty(0))
 
     def begin_attempt(self, attempt: int, world_size: int) -> None:
         """Forget what the old attempt left pending."""
         self.attempt, self.world_size = attempt, world_size
         self.pending = {}
         self.newest = None
+        self.hearing = Hearing.empty(world_size)
 
-    def add(self, rank: int, totals: StepTotals) -> StepRecord | None:
-        """Take in one rank's step; return the record if this completes it."""
+    def add(self, rank: int, totals: StepTotals, doubts: Collection[int] = ()) -> StepRecord | None:
+        """Take in one rank's step; return the record if this completes it.
+
+        ``doubts`` are the ranks that were not believed before this step.
+        """
         step = totals.step
+        self.hearing.hear(rank, step)
         if self._is_closed(step):
             return None
         ranks = self.pending.setdefault(step, {})
         ranks.setdefault(rank, totals)
-        if len(ranks) < self.world_size:
+        if not self._is_complete(ranks):
             if len(self.pending) > MAX_PENDING_STEPS:
                 self._evict()
             return None
-        record = _assemble(self.attempt, self.pending.pop(step))
+        record = assemble(self.attempt, self.world_size, self.pending.pop(step))
+        again = repeated(
+            record.kernel_seconds, [r.kernel_seconds for r in self.current(_REPEAT_STEPS)]
+        )
+        record.repeated = again if again.any() else None
+        record.doubt(doubts)
         self._insert(record)
+        self.wasted_seconds += record.wasted_seconds
         self._close_old()
         return record
 
@@ -149,15 +102,25 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
             return True
         return any(r.step == step for r in self.current(CLOSE_AFTER_STEPS + 1))
 
+    def _is_complete(self, ranks: dict[int, StepTotals]) -> bool:
+        """Have all ranks reported the step that are heard of?"""
+        if len(ranks) == self.world_size:
+            return True
+        if not self.hearing.may_miss(len(ranks)):
+            return False
+        silent = self.hearing.silent()
+        return len(ranks) + len(silent - ranks.keys()) == self.world_size
+
     def _insert(self, record: StepRecord) -> None:
         kept = [r for r in self.records if r.attempt == self.attempt or r.step < record.step]
         kept.insert(bisect_left(kept, record.step, key=lambda r: r.step), record)
         self.records = kept[-RING_STEPS:]
-        for old in self.records[:-RECENT_STEPS]:
+        for old in self.records[-PREDICTED_STEPS:-RECENT_STEPS]:
+            old.features = None
+        for old in self.records[-2 * PREDICTED_STEPS : -PREDICTED_STEPS]:
             old.features = old.predicted_seconds = None
         self.newest = max(record.step, self.newest or 0)
         self.complete += 1
-        self.wasted_seconds += record.wasted_seconds
 
     def _close_old(self) -> None:
         if self.newest is None:
@@ -179,50 +142,3 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
         given_up = [*self.given_up, IncompleteStep(step=step, missing=missing)]
         self.given_up = given_up[-MAX_INCOMPLETE_STEPS:]
         self.incomplete += 1
-
-
-def relative(seconds: Float64) -> Float64:
-    """Return each value over the mean; all ones where there is nothing to compare."""
-    mean = seconds.mean()
-    return seconds / mean if mean > 0 else np.ones_like(seconds)
-
-
-def skew(seconds: Float64) -> float:
-    """Return the largest over the mean."""
-    return float(relative(seconds).max())
-
-
-def price_actual(features: StepFeatures, per_kind: Float64) -> Float64:
-    """Return predicted seconds [W] under coefficients [K, F]."""
-    return np.asarray(np.einsum("wkf,kf->w", features.actual, per_kind), dtype=np.float64)
-
-
-def _assemble(attempt: int, ranks: dict[int, StepTotals]) -> StepRecord:
-    totals = [ranks[rank] for rank in range(len(ranks))]
-    versions = [t.policy_version for t in totals]
-    return StepRecord(
-        step=totals[0].step,
-        attempt=attempt,
-        policy_version=min(versions),
-        agreed=min(versions) == max(versions),
-        step_seconds=max(t.seconds for t in totals),
-        kernel_seconds=np.array([sum(k.seconds for k in t.kernels) for t in totals], dtype=float),
-        sent_bytes=sum(t.sent_bytes for t in totals),
-        wait_seconds=max(t.wait_seconds for t in totals),
-        wait_share=max(min(1.0, t.wait_seconds / t.seconds) if t.seconds else 0.0 for t in totals),
-        plan_mismatches=sum(t.plan_mismatches for t in totals),
-        features=_features(totals),
-    )
-
-
-def _features(totals: list[StepTotals]) -> StepFeatures:
-    kinds: dict[KernelKind, int] = {}
-    for rank_totals in totals:
-        for kernel in rank_totals.kernels:
-            kinds.setdefault(kernel.kind, len(kinds))
-    home = np.array([t.home_features for t in totals], dtype=float)
-    actual = np.zeros((len(totals), len(kinds), home.shape[1]))
-    for rank, rank_totals in enumerate(totals):
-        for kernel in rank_totals.kernels:
-            actual[rank, kinds[kernel.kind]] += kernel.features
-    return StepFeatures(kinds=list(kinds), actual=actual, home=home)

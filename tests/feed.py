@@ -16,6 +16,7 @@ from libra.balancer.wire import (
     Report,
     StepTotals,
 )
+from tests.kernel_calls import as_points, kernel_totals
 from tests.running import RunningBalancer
 
 Float64 = NDArray[np.float64]
@@ -23,8 +24,8 @@ Float64 = NDArray[np.float64]
 CALLS = 4
 STEPS_A_REPORT = 8
 MAX_POINTS = 64
-# Seconds per tile, query token, key token and causal pair, forward.
-COSTS = np.array([2e-5, 1e-8, 4e-9, 1e-9])
+# Seconds per feature, forward.
+COSTS = np.array([2e-5, 1e-8, 4e-9, 1e-9, 1e-7, 1e-9])
 BACKWARD_FACTOR = 2.5
 NOISE = 0.01
 OTHER_SECONDS = 0.05
@@ -54,7 +55,7 @@ class Feed:
         while steps > 0:
             work = [self._documents() for _ in range(min(steps, STEPS_A_REPORT))]
             for rank in range(self.world_size):
-                report = self._report(rank, work, policy, (slow or {}).get(rank, 1.0))
+                report = self._report(rank, work, policy, slow or {})
                 response = self.balancer.send(report)
                 assert response.status_code == 202, response.text
             steps -= len(work)
@@ -66,17 +67,21 @@ class Feed:
         lengths = self.random.lognormal(8, 0.5, (self.world_size, CALLS)).astype(np.int64)
         return tile_features(0, lengths).astype(np.float64)
 
-    def _report(self, rank: int, work: list[Float64], policy: int, slowness: float) -> Report:
+    def _report(
+        self, rank: int, work: list[Float64], policy: int, slow: dict[int, float]
+    ) -> Report:
         kernels = {direction: Kernel(kind=self._kind(direction)) for direction in DIRECTIONS}
         steps = []
         for number, home in enumerate(work, self.next_step):
             calls = home.mean(axis=0) if policy else home[rank]
-            totals = [kernel.run(calls, slowness, self.random) for kernel in kernels.values()]
+            totals = [
+                kernel.run(calls, slow.get(rank, 1.0), self.random) for kernel in kernels.values()
+            ]
             steps.append(
                 StepTotals(
                     step=number,
                     policy_version=policy,
-                    seconds=sum(kernel.seconds for kernel in totals) + OTHER_SECONDS,
+                    seconds=self._slowest(home, policy, slow) + OTHER_SECONDS,
                     kernels=totals,
                     home_features=home[rank].sum(axis=0).tolist(),
                     sent_bytes=25_000_000 if policy else 0,
@@ -96,6 +101,12 @@ class Feed:
             moments=[kernel.take() for kernel in kernels.values()],
             steps=steps,
         )
+
+    def _slowest(self, home: Float64, policy: int, slow: dict[int, float]) -> float:
+        """Return the kernel seconds that all ranks wait for, of features [W, CALLS, F]."""
+        work = np.broadcast_to(home.mean(axis=0), home.shape) if policy else home
+        pace = np.array([slow.get(rank, 1.0) for rank in range(self.world_size)])
+        return float((work.sum(axis=1) @ COSTS * pace).max()) * (1.0 + BACKWARD_FACTOR)
 
     def _kind(self, direction: Direction) -> KernelKind:
         return KernelKind(
@@ -121,13 +132,8 @@ class Kernel:
         factor = 1.0 if self.kind.direction == "forward" else BACKWARD_FACTOR
         seconds = (calls @ COSTS) * factor * slowness * random.normal(1, NOISE, len(calls))
         self.moments.add(calls, seconds)
-        for (tiles, queries, keys, pairs), value in zip(
-            calls.tolist(), seconds.tolist(), strict=True
-        ):
-            self.points.append((tiles, queries, keys, pairs, value))
-        tiles, queries, keys, pairs = calls.sum(axis=0).tolist()
-        features = (tiles, queries, keys, pairs)
-        return KernelTotals(kind=self.kind, features=features, seconds=float(seconds.sum()))
+        self.points += as_points(calls, seconds)
+        return kernel_totals(self.kind, calls, seconds)
 
     def take(self) -> KernelMoments:
         """Return what a report carries of these calls."""

@@ -6,6 +6,8 @@ step, one kernel call per document and kind.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +17,12 @@ from libra.attention.observer import KernelKind
 from libra.balancer.moments import Moments
 from libra.balancer.wire import (
     Coordinates,
-    Features,
     KernelMoments,
-    KernelTotals,
     Point,
     Report,
     StepTotals,
 )
+from tests.kernel_calls import as_points, kernel_totals
 
 Float64 = NDArray[np.float64]
 
@@ -34,16 +35,39 @@ FORWARD = KernelKind(
     direction="forward",
 )
 BACKWARD = replace(FORWARD, direction="backward")
-# Seconds per tile, query token, key token, causal pair.
+# Seconds per feature.
 TRUTH: dict[KernelKind, Float64] = {
-    FORWARD: np.array([2e-5, 3e-7, 1e-7, 4e-9]),
-    BACKWARD: np.array([4e-5, 7e-7, 3e-7, 1e-8]),
+    FORWARD: np.array([2e-5, 3e-7, 1e-7, 4e-9, 1e-6, 1e-7]),
+    BACKWARD: np.array([4e-5, 7e-7, 3e-7, 1e-8, 2e-6, 2e-7]),
 }
+
+
+# What a step takes besides the slowest rank's kernels, give or take.
+OTHER_SECONDS, OTHER_NOISE = 0.5, 0.01
+REPLAY_STEPS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lie:
+    """What one rank says of its kernels from a step on; of its steps' duration it says the truth.
+
+    "random" seconds have nothing to do with the work, "frozen" ones are those of the first step,
+    "replayed" figures are those of the ``REPLAY_STEPS`` before, over and over, and "slow" ones are
+    those of half the speed.
+    """
+
+    rank: int
+    kind: Literal["random", "thousandfold", "frozen", "replayed", "slow"]
+    begin: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedJob:
-    """A job whose reports are a pure function of (seed, step, rank)."""
+    """A job whose reports are a pure function of (seed, step, rank).
+
+    ``slow`` ranks are so from step ``slow_from`` on, ``throttled`` multiplies all seconds from
+    step ``throttled_from`` on.
+    """
 
     world_size: int = 4
     seed: int = 0
@@ -51,6 +75,10 @@ class SimulatedJob:
     uneven: bool = True
     noise: float = 0.02
     slow: tuple[tuple[int, float], ...] = ()
+    slow_from: int = 0
+    throttled: float = 1.0
+    throttled_from: int = 0
+    lie: Lie | None = None
     attempt: int = 0
     truth: tuple[tuple[KernelKind, tuple[float, ...]], ...] = ()
 
@@ -58,7 +86,7 @@ class SimulatedJob:
         """Return the lengths of the documents that a rank's sequence holds."""
         if not self.uneven:
             return np.full(16, self.tokens // 16, dtype=np.int64)
-        rng = np.random.default_rng((self.seed, step, rank))
+        rng = np.random.default_rng((self.seed, abs(step), rank))
         drawn = np.clip(rng.lognormal(6.5, 1.5, size=256).astype(np.int64), 16, self.tokens)
         ends = np.minimum(np.cumsum(drawn), self.tokens)
         lengths = np.diff(ends, prepend=0)
@@ -94,30 +122,38 @@ class SimulatedJob:
             for rank in range(self.world_size)
         ]
 
+    def kernel_seconds(self, step: int, rank: int) -> float:
+        """Return how long the rank really computed."""
+        return float(sum(_true_calls(self, kind, step, rank)[1].sum() for kind in TRUTH))
+
     def _calls(
         self, kind: KernelKind, steps: Sequence[int], rank: int
     ) -> list[tuple[Float64, Float64]]:
-        """Return (features [n, F], seconds [n]) of each step's kernel calls."""
-        truth = np.array(dict(self.truth).get(kind, tuple(TRUTH[kind])))
-        speed = dict(self.slow).get(rank, 1.0)
-        calls = []
-        for step in steps:
-            features = tile_features(0, self.lengths(step, rank)).astype(np.float64)
-            rng = np.random.default_rng((self.seed, step, rank, len(kind.direction)))
-            jitter = np.exp(self.noise * rng.standard_normal(len(features)))
-            calls.append((features, features @ truth * jitter / speed))
-        return calls
+        """Return (features [n, F], seconds [n]) of each step's kernel calls, as reported."""
+        return [self._told(kind, step, rank) for step in steps]
+
+    def _told(self, kind: KernelKind, step: int, rank: int) -> tuple[Float64, Float64]:
+        lie = self.lie
+        features, seconds = _true_calls(self, kind, step, rank)
+        if lie is None or rank != lie.rank or step < lie.begin:
+            return features, seconds
+        if lie.kind == "replayed":
+            again = lie.begin - REPLAY_STEPS + (step - lie.begin) % REPLAY_STEPS
+            return _true_calls(self, kind, again, rank)
+        if lie.kind == "frozen":
+            frozen = _true_calls(self, kind, lie.begin, rank)[1].sum()
+            return features, np.full(len(seconds), frozen / len(seconds))
+        if lie.kind == "random":
+            rng = np.random.default_rng((self.seed, step, rank, len(kind.direction), 1))
+            return features, rng.lognormal(np.log(seconds.mean()), 1.0, len(seconds))
+        return features, seconds * (1000.0 if lie.kind == "thousandfold" else 2.0)
 
     def _totals(self, step: int, rank: int, policy_version: int) -> StepTotals:
-        kernels = []
-        for kind in TRUTH:
-            ((features, seconds),) = self._calls(kind, [step], rank)
-            totals = KernelTotals(kind=kind, features=_sum(features), seconds=float(seconds.sum()))
-            kernels.append(totals)
+        kernels = [kernel_totals(kind, *self._told(kind, step, rank)) for kind in TRUTH]
         return StepTotals(
             step=step,
             policy_version=policy_version,
-            seconds=1.5 * sum(kernel.seconds for kernel in kernels),
+            seconds=_step_seconds(self, step),
             kernels=kernels,
             home_features=kernels[0].features,
             sent_bytes=1000 + rank,
@@ -125,19 +161,32 @@ class SimulatedJob:
         )
 
 
+@lru_cache(maxsize=4096)
+def _true_calls(
+    job: SimulatedJob, kind: KernelKind, step: int, rank: int
+) -> tuple[Float64, Float64]:
+    """Return (features [n, F], seconds [n]) of a step's kernel calls."""
+    truth = np.array(dict(job.truth).get(kind, tuple(TRUTH[kind])))
+    speed = dict(job.slow).get(rank, 1.0) if step >= job.slow_from else 1.0
+    pace = (job.throttled if step >= job.throttled_from else 1.0) / speed
+    features = tile_features(0, job.lengths(step, rank)).astype(np.float64)
+    rng = np.random.default_rng((job.seed, step, rank, len(kind.direction)))
+    jitter = np.exp(job.noise * rng.standard_normal(len(features)))
+    return features, features @ truth * jitter * pace
+
+
+@lru_cache(maxsize=1024)
+def _step_seconds(job: SimulatedJob, step: int) -> float:
+    """Return how long the step lasts: ranks meet at its end."""
+    slowest = max(job.kernel_seconds(step, rank) for rank in range(job.world_size))
+    rng = np.random.default_rng((job.seed, step))
+    return slowest + OTHER_SECONDS * (1.0 + OTHER_NOISE * float(rng.standard_normal()))
+
+
 def _moments(kind: KernelKind, calls: list[tuple[Float64, Float64]]) -> KernelMoments:
     moments = Moments()
     points: list[Point] = []
     for features, seconds in calls:
         moments.add(features, seconds)
-        points += [(*_row(x), float(y)) for x, y in zip(features[:8], seconds[:8], strict=True)]
+        points += as_points(features[:8], seconds[:8])
     return KernelMoments(kind=kind, sums=moments.sums.tolist(), points=points)
-
-
-def _sum(features: Float64) -> Features:
-    return _row(features.sum(axis=0))
-
-
-def _row(features: Float64) -> Features:
-    tiles, queries, keys, pairs = (float(value) for value in features)
-    return tiles, queries, keys, pairs

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from libra.balancer.job import Job
-from libra.balancer.wire import Report, ReportError
+from libra.balancer.moments import Moments
+from libra.balancer.wire import (
+    NUM_WAVE_SUMS,
+    WAVE_FEATURES,
+    Report,
+    ReportError,
+    WaveMoments,
+)
 from tests.jobs import NOW_S, feed, kinds_of, views
 from tests.simulated_job import FORWARD, SimulatedJob
 
@@ -20,7 +27,7 @@ def timeless(job: Job) -> dict[str, Any]:
     shown = views(job)
     for name in ("predicted_skew", "home_skew"):
         del shown["skew"][name], shown["summary"][name]
-    del shown["summary"]["diagnosis"], shown["summary"]["decision"]
+    del shown["summary"]["decision"], shown["policies"]["decisions"]
     for rank in shown["ranks"]["ranks"]:
         del rank["predicted_seconds"]
     for kind in shown["model"]["kinds"]:
@@ -158,12 +165,16 @@ def poisoned(report: Report, value: float) -> list[Report]:
         swap(step, seconds=value),
         swap(step, wait_seconds=value),
         swap(step, home_features=(value, *step.home_features[1:])),
+        swap(step, home_pairs=[1.0, value]),
         swap(step, kernels=[swap(kernel, seconds=value)]),
         swap(step, kernels=[swap(kernel, features=features)]),
     ]
     bad_moments = [swap(moments, sums=sums), swap(moments, points=[point])]
-    return [swap(report, steps=[bad]) for bad in bad_steps] + [
-        swap(report, moments=[bad]) for bad in bad_moments
+    waves = WaveMoments(transport="gloo", sums=[value] * NUM_WAVE_SUMS)
+    return [
+        *(swap(report, steps=[bad]) for bad in bad_steps),
+        *(swap(report, moments=[bad]) for bad in bad_moments),
+        swap(report, waves=[waves]),
     ]
 
 
@@ -199,6 +210,22 @@ def test_moments_that_contradict_themselves_are_refused() -> None:
         Job("job").apply(msgspec.structs.replace(report, moments=broken), NOW_S)
 
     assert (caught.value.field, caught.value.reason) == ("$.moments[0].sums", "inconsistent")
+
+
+def test_waves_that_contradict_themselves_are_refused() -> None:
+    """Sums that no waves can have are refused with their place, as those of kernels are."""
+    report = SimulatedJob().reports([0])[0]
+    moments = Moments(num_features=len(WAVE_FEATURES))
+    moments.add([[1, 1e6], [3, 2e6]], [0.1, 0.2])
+    sums = moments.sums.tolist()
+    good = WaveMoments(transport="gloo", sums=sums)
+    bad = WaveMoments(transport="gloo", sums=[*sums[:3], sums[3] / 1000, *sums[4:]])
+    Job("job").apply(msgspec.structs.replace(report, waves=[good]), NOW_S)
+
+    with pytest.raises(ReportError, match="positive semidefinite") as caught:
+        Job("job").apply(msgspec.structs.replace(report, waves=[good, bad]), NOW_S)
+
+    assert (caught.value.field, caught.value.reason) == ("$.waves[1].sums", "inconsistent")
 
 
 def test_reports_of_another_job_or_world_are_refused() -> None:

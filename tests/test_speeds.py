@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from libra.balancer.speeds import RankSpeed, SpeedSettings, rank_speeds
 
@@ -37,6 +39,77 @@ def test_a_slow_rank_is_found_and_no_other(seed: int) -> None:
     assert speeds[:2] + speeds[3:] == [1.0] * 5
 
 
+def alarms(seed: int, *, world_size: int, noise: float, every: int) -> int:
+    """Return how often a rank is called different in 2,000 steps of equal ranks."""
+    rng = np.random.default_rng(seed)
+    measured = np.exp(noise * rng.standard_normal((2000, world_size)))
+    predicted, found = np.ones_like(measured), 0
+    speeds: list[RankSpeed] = []
+    for end in range(2, len(measured), every):
+        recent = slice(max(0, end - 16), end)
+        speeds = rank_speeds(predicted[recent], measured[recent], SETTINGS, before=speeds)
+        found += any(speed.confirmed for speed in speeds)
+    return found
+
+
+@pytest.mark.parametrize(("world_size", "noise"), [(2, 0.05), (4, 0.1), (8, 0.02)])
+def test_equal_ranks_are_never_called_slow(world_size: int, noise: float) -> None:
+    """However their steps scatter, equal ranks are not told apart, in any of 10 long jobs."""
+    for seed in range(10):
+        assert alarms(seed, world_size=world_size, noise=noise, every=8) == 0, f"seed {seed}"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("world_size", "noise"), [(2, 0.05), (4, 0.1), (8, 0.02), (8, 0.1)])
+def test_fewer_than_one_long_job_in_a_hundred_has_a_false_alarm(
+    world_size: int, noise: float
+) -> None:
+    """Of 200 jobs of 2,000 steps with equal ranks, at most one ever names a slow rank."""
+    seeds = range(200)
+    assert sum(alarms(s, world_size=world_size, noise=noise, every=1) > 0 for s in seeds) <= 1
+
+
+def test_a_speed_is_different_until_it_is_clearly_back() -> None:
+    """A rank that was called slow is so until it is half as far from nominal as it takes."""
+    slow = [RankSpeed(), RankSpeed(), RankSpeed(measured=0.9, steps=16, confirmed=True)]
+    predicted = np.ones((16, 3))
+    for speed, expected in ((0.96, True), (0.98, False)):
+        measured = predicted / np.array([1.0, 1.0, speed])
+        assert rank_speeds(predicted, measured)[2].confirmed is False
+        assert rank_speeds(predicted, measured, before=slow)[2].confirmed is expected
+
+
+def test_speeds_are_clamped_and_a_doubted_one_is_nominal() -> None:
+    """However absurd a claim is, the speed lies in 0.25..4, and one in doubt is not acted on."""
+    measured = np.ones((16, 4)) * [1.0, 1.0, 1000.0, 0.001]
+
+    speeds = rank_speeds(np.ones((16, 4)), measured)
+
+    assert confirmed(speeds) == [1.0, 1.0, SETTINGS.slowest, SETTINGS.fastest]
+    doubted = RankSpeed(measured=0.5, steps=16, confirmed=True, doubt="its peers' steps say no")
+    assert doubted.speed(SETTINGS) == 1.0
+    assert doubted.differs_from(0.5, SETTINGS)
+    assert not doubted.differs_from(1.0, SETTINGS)
+
+
+def test_of_two_ranks_the_faster_is_the_reference() -> None:
+    """One slow rank of two has its speed, and the other is nominal."""
+    assert confirmed(simulate([1.0, 1 / 1.5])) == [1.0, pytest.approx(1 / 1.5, rel=0.05)]
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.1, 10.0))
+def test_what_all_ranks_share_is_no_speed(seed: int, factor: float) -> None:
+    """Speeds are the same whatever factor the model is off by, and whatever a step's is."""
+    rng = np.random.default_rng(seed)
+    predicted = rng.lognormal(0, 1, (16, 4))
+    measured = predicted * np.exp(0.05 * rng.standard_normal((16, 4)))
+    shared = measured * factor * rng.lognormal(0, 1, (16, 1))
+
+    one, other = rank_speeds(predicted, measured), rank_speeds(predicted, shared)
+
+    assert [s.measured for s in one] == pytest.approx([s.measured for s in other])
+
+
 def test_too_few_steps_confirm_nothing() -> None:
     """No rank is called slow on fewer than ten steps."""
     assert confirmed(simulate([1.0, 1.0, 0.5], steps=9)) == [1.0] * 3
@@ -63,7 +136,8 @@ def test_one_odd_step_does_not_move_a_speed() -> None:
     measured = predicted.copy()
     measured[5, 1] = 100.0
 
-    assert rank_speeds(predicted, measured) == [RankSpeed(measured=1.0, steps=16)] * 4
+    expected = RankSpeed(measured=1.0, steps=16, confirmed=False)
+    assert rank_speeds(predicted, measured) == [expected] * 4
 
 
 def test_ranks_without_kernels_have_no_say() -> None:
@@ -90,7 +164,8 @@ def test_a_confirmed_speed_does_not_flap_at_the_threshold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("min_steps", 1), ("min_deviation", 0.0), ("min_spreads", -1.0)]
+    ("name", "value"),
+    [("min_steps", 1), ("min_deviation", 0.0), ("min_spreads", -1.0), ("slowest", 1.0)],
 )
 def test_settings_name_what_is_wrong(name: str, value: float) -> None:
     """A setting out of range is refused with its name and value."""

@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from libra.balancer.step_record import StepRecord
 from libra.balancer.steps import (
     CLOSE_AFTER_STEPS,
     MAX_INCOMPLETE_STEPS,
@@ -11,7 +12,6 @@ from libra.balancer.steps import (
     RECENT_STEPS,
     RING_STEPS,
     StepLog,
-    StepRecord,
 )
 from libra.balancer.wire import KernelTotals, StepTotals
 from tests.simulated_job import BACKWARD, FORWARD
@@ -19,7 +19,7 @@ from tests.simulated_job import BACKWARD, FORWARD
 
 def totals(step: int, seconds: float = 1.0, *, version: int = 0) -> StepTotals:
     """Return a step of one rank that spent ``seconds`` in each direction."""
-    features = (1.0, 10.0 * seconds, 10.0 * seconds, 100.0 * seconds)
+    features = (1.0, 10.0 * seconds, 10.0 * seconds, 100.0 * seconds, 1.0, 0.0)
     return StepTotals(
         step=step,
         policy_version=version,
@@ -60,7 +60,7 @@ def test_a_step_is_complete_when_all_ranks_reported() -> None:
     assert record.kernel_seconds.tolist() == [2.0, 4.0, 6.0]
     assert record.skew == pytest.approx(1.5)
     assert record.slowdown.tolist() == pytest.approx([0.5, 1.0, 1.5])
-    assert record.step_seconds == 12.0
+    assert record.step_seconds == 8.0
     assert (record.sent_bytes, record.wait_seconds, record.wait_share) == (21, 1.0, 0.25)
     assert log.pending == {}
 
@@ -69,12 +69,14 @@ def test_prices_follow_actual_and_home_features() -> None:
     """Predicted skew is of the work that ranks did, home skew of what plain Ulysses would do."""
     log = started(2)
     log.add(0, totals(0, 1.0))
-    moved = msgspec.structs.replace(totals(0, 3.0), home_features=(1.0, 70.0, 70.0, 700.0))
+    home = (1.0, 70.0, 70.0, 700.0, 1.0, 0.0)
+    moved = msgspec.structs.replace(totals(0, 3.0), home_features=home)
     record = log.add(1, moved)
     assert record is not None
     assert record.predicted_skew is None
 
-    record.price(np.array([[0, 0, 0, 1.0], [0, 0, 0, 2.0]]), np.array([0, 1.0, 0, 0]))
+    pairs, tokens = np.eye(6)[3], np.eye(6)[1]
+    record.price(np.stack([pairs, 2 * pairs]), tokens)
 
     assert record.predicted_seconds is not None
     assert record.predicted_seconds.tolist() == [300.0, 900.0]
@@ -115,6 +117,15 @@ def test_policy_versions_that_differ_are_no_agreement() -> None:
 
     assert record is not None
     assert (record.policy_version, record.agreed) == (1, False)
+
+
+def test_one_rank_of_four_has_no_say_in_what_was_run() -> None:
+    """Ranks agree before a step: a single one that tells of another policy is mistaken."""
+    log = started(4)
+    records = [log.add(rank, totals(1, version=9 if rank == 2 else 1)) for rank in range(4)]
+
+    assert records[-1] is not None
+    assert (records[-1].policy_version, records[-1].agreed) == (1, True)
 
 
 def test_a_step_that_lags_is_closed_and_names_the_missing_ranks() -> None:
@@ -194,9 +205,8 @@ def test_a_new_attempt_drops_pending_and_replaces_what_it_does_again() -> None:
 def test_ranks_without_kernels_are_even() -> None:
     """A step without kernel or wall time is even and waits for nothing."""
     log = started(1)
-    idle = StepTotals(
-        step=0, policy_version=0, seconds=0.0, kernels=[], home_features=(0.0, 0.0, 0.0, 0.0)
-    )
+    nothing = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    idle = StepTotals(step=0, policy_version=0, seconds=0.0, kernels=[], home_features=nothing)
     record = log.add(0, idle)
 
     assert record is not None
