@@ -13,6 +13,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from libra.balancer import routes_jobs, routes_live, routes_reports, routes_site
+from libra.balancer.drafts import PolicyDraft, RollbackRequest
 from libra.balancer.metrics import ServiceCollector
 from libra.balancer.problems import PROBLEM_RESPONSES, Problem, handle_problems
 from libra.balancer.service import Service
@@ -86,7 +87,10 @@ def _describe(app: FastAPI) -> None:
                 title=app.title, summary=app.summary, version=app.version, routes=app.routes
             )
             _, bodies = msgspec.json.schema_components(
-                [Report, routes_reports.Accepted, routes_jobs.ModeChange, Problem],
+                [
+                    *(Report, routes_reports.Accepted, Problem),
+                    *(routes_jobs.ModeChange, PolicyDraft, RollbackRequest),
+                ],
                 ref_template="#/components/schemas/{name}",
             )
             schema.setdefault("components", {}).setdefault("schemas", {}).update(bodies)

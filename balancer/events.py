@@ -4,11 +4,13 @@ from typing import Any, Literal
 
 import msgspec
 
-EventKind = Literal["step", "model", "policy", "mode", "ranks"]
+# What is shown of a job: ready for JSON, with finite numbers only, None where unknown.
+View = dict[str, Any]
+EventKind = Literal["step", "model", "policy", "effect", "mode", "ranks"]
 
 
 class Event(msgspec.Struct, kw_only=True):
-    """One change; ``data`` is ready for JSON: finite numbers only, None where unknown."""
+    """One change, and what is shown of it."""
 
     kind: EventKind
-    data: dict[str, Any]
+    data: View

@@ -1,6 +1,6 @@
 """What balance would save, and how far two cost models disagree about a job's ranks.
 
-Shapes: S steps, W ranks, F = 4 features; home features are those under plain Ulysses.
+Shapes: S steps, W ranks, F = 6 features; home features are those under plain Ulysses.
 """
 
 import numpy as np
@@ -19,9 +19,9 @@ def predicted_gain(
     seconds = home_features @ coefficients
     if not seconds.size:
         return 0.0
-    pace = np.ones(seconds.shape[1]) if speeds is None else speeds
-    slowest = (seconds / pace).max(axis=1)
-    balanced = seconds.sum(axis=1) / pace.sum()
+    speeds = np.ones(seconds.shape[1]) if speeds is None else speeds
+    slowest = (seconds / speeds).max(axis=1)
+    balanced = seconds.sum(axis=1) / speeds.sum()
     shares = np.divide(balanced, slowest, out=np.ones_like(slowest), where=slowest > 0)
     # Rounding alone can put the mean above the maximum.
     return max(0.0, float(1.0 - shares.mean()))

@@ -10,25 +10,27 @@ from typing import Self
 import msgspec
 
 from libra.balancer import intake, views
-from libra.balancer.decide import Decision, decide
-from libra.balancer.events import Event
-from libra.balancer.policy import Policy
-from libra.balancer.snapshot import decode_state, encode_state
-from libra.balancer.state import (
-    JobSettings,
-    JobState,
-    Mode,
-    PolicyEntry,
-    gather_evidence,
-    measure_speeds,
-    new_state,
+from libra.balancer.belief import believe
+from libra.balancer.events import Event, View
+from libra.balancer.evidence import Decision, Topic
+from libra.balancer.history import find
+from libra.balancer.lifecycle import (
+    begin_trial,
+    count_rollback,
+    earlier,
+    follow_trial,
+    log_decision,
+    put_in_force,
 )
-from libra.balancer.steps import StepRecord
+from libra.balancer.policy import Policy
+from libra.balancer.policy_views import policies_view, policy_row
+from libra.balancer.pool_views import RecommendedPool, pools_view, whatif_view
+from libra.balancer.snapshot import decode_state, encode_state
+from libra.balancer.speeds import look_different, speeds_to_act_on
+from libra.balancer.state import JobSettings, JobState, Mode, new_state
+from libra.balancer.state_evidence import newest_decision
+from libra.balancer.step_record import StepRecord
 from libra.balancer.wire import Report, ReportError
-
-__all__ = ["Job", "JobSettings", "Mode"]
-
-_MAX_POLICIES = 256
 
 
 class Job:
@@ -43,6 +45,11 @@ class Job:
     @property
     def name(self) -> str:
         return self._state.name
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the newest attempt, 0 before any report."""
+        return self._state.log.world_size
 
     @property
     def mode(self) -> Mode:
@@ -82,7 +89,9 @@ class Job:
             return []
         state.counters.reports += 1
         known_rank = state.ranks.get(report.rank)
-        completed = intake.fold(state, report, self.settings.decide.speeds)
+        completed = intake.fold(state, report, self.settings.decide)
+        if len(self._speeds) != len(state.speeds):  # another attempt, with other ranks
+            self._take_speeds()
         rank_is_new = state.ranks[report.rank] != known_rank
         return self._follow_up(completed, rank_is_new, now_s)
 
@@ -96,9 +105,26 @@ class Job:
         self._think()
         return [Event(kind="mode", data={"mode": mode}), *self._publish_decision(now_s)]
 
-    def publish(self, policy: Policy, now_s: float) -> list[Event]:
-        """Put a policy in force; it gets the next version number and its time of publishing."""
-        return self._publish(policy, now_s, predicted_gain=None)
+    def publish(self, policy: Policy, now_s: float, *, author: str = "operator") -> list[Event]:
+        """Put a policy in force by hand: it gets the next version and is tried like any other."""
+        return self._publish(msgspec.structs.replace(policy, author=author), now_s)
+
+    def rollback(
+        self,
+        now_s: float,
+        *,
+        to_version: int | None = None,
+        author: str = "operator",
+        reason: str = "",
+    ) -> list[Event]:
+        """Bring back the settings of ``to_version``, by default those before, as a new version.
+
+        Raises ``UnknownPolicyError`` if that version is not known, or there is none before.
+        """
+        target, body = earlier(self._state, to_version)
+        said = f"Back to version {target}" + (f": {reason}" if reason else ".")
+        policy = msgspec.structs.replace(body, author=author, reason=said)
+        return self._publish(policy, now_s, restores=target)
 
     def dump(self) -> bytes:
         """Return everything needed to go on, and the newest steps."""
@@ -116,75 +142,107 @@ class Job:
         job._adopt(state)
         return job
 
-    def summary(self, now_s: float) -> views.View:
-        return views.summary_view(self._state, self.settings, self._decision, now_s)
+    def summary(self, now_s: float) -> View:
+        pool = self._pool.of(self._state)
+        return views.summary_view(self._state, self.settings, self._decision, now_s, pool)
 
-    def skew(self, last: int = 600) -> views.View:
+    def skew(self, last: int = 600) -> View:
         return views.skew_view(self._state, last)
 
-    def ranks(self, last: int = 600) -> views.View:
+    def ranks(self, last: int = 600) -> View:
         return views.ranks_view(self._state, self.settings, last)
 
-    def model(self) -> views.View:
+    def model(self) -> View:
         return views.model_view(self._state)
 
-    def exchange(self, last: int = 600) -> views.View:
+    def exchange(self, last: int = 600) -> View:
         return views.exchange_view(self._state, last)
 
-    def policies(self) -> views.View:
-        return views.policies_view(self._state)
+    def policies(self) -> View:
+        return policies_view(self._state)
+
+    def diagnosis(self) -> View:
+        return views.diagnosis_view(self._state, self.settings)
+
+    def pools(self) -> View:
+        return pools_view(self._state)
+
+    def whatif(self) -> View:
+        return whatif_view(self._state)
 
     def _adopt(self, state: JobState) -> None:
         self._state = state
+        self._take_speeds()
+        self._pool = RecommendedPool()
         self._think()
 
+    def _take_speeds(self) -> None:
+        """Take over the ranks' speeds as far as they are believed: once a step, not a report."""
+        self._speeds = speeds_to_act_on(self._state.speeds, self.settings.decide.speeds)
+
     def _think(self) -> None:
-        """Decide anew; the decision is a function of the state alone."""
-        state = self._state
-        self._decision: Decision | None = None
-        if state.mode != "frozen":
-            evidence = gather_evidence(state)
-            self._decision = decide(evidence, state.policy, self.settings.decide)
+        self._decision = newest_decision(self._state, self.settings.decide)
 
     def _follow_up(
         self, completed: list[StepRecord], rank_is_new: bool, now_s: float
     ) -> list[Event]:
         """Think again after new steps, and tell of everything that changed."""
         state = self._state
-        events = [Event(kind="step", data=views.step_row(record)) for record in completed]
-        before = self._shown_speeds()
+        before = self._speeds
         if completed:
-            state.speeds = measure_speeds(state)
+            believe(state, self.settings.decide.speeds)
+            self._take_speeds()
+        events = [Event(kind="step", data=views.step_row(record)) for record in completed]
+        if completed:
+            events += self._judge()
             self._think()
+            log_decision(state, self._decision)
             model = views.model_view(state, points=False)
             events.append(Event(kind="model", data=model))
         # While ranks join one by one the list would be sent once for each of them.
         all_there = len(state.ranks) == state.log.world_size
-        if (rank_is_new and all_there) or before != self._shown_speeds():
+        if (rank_is_new and all_there) or look_different(before, self._speeds):
             rows = views.rank_rows(state, self.settings)
             events.append(Event(kind="ranks", data={"ranks": rows}))
         return events + (self._publish_decision(now_s) if completed else [])
 
-    def _shown_speeds(self) -> dict[int, float]:
-        """Return the speeds that differ from nominal, as exact as anyone looks."""
-        speeds = (speed.speed(self.settings.decide.speeds) for speed in self._state.speeds)
-        return {rank: round(speed, 2) for rank, speed in enumerate(speeds) if speed != 1.0}
+    def _judge(self) -> list[Event]:
+        """Look at the policy on trial; tell of its effect once there is one."""
+        entry = follow_trial(self._state, self._speeds, self.settings.decide.trial)
+        return [] if entry is None else [Event(kind="effect", data=policy_row(entry))]
 
     def _publish_decision(self, now_s: float) -> list[Event]:
-        decision = self._decision
-        if self._state.mode != "adapt" or decision is None or decision.policy is None:
+        decision, state = self._decision, self._state
+        if state.mode != "adapt" or decision is None or decision.policy is None:
             return []
-        return self._publish(decision.policy, now_s, predicted_gain=decision.predicted_gain)
+        if decision.topic != "rollback":
+            return self._publish(
+                decision.policy, now_s, topic=decision.topic, gain=decision.predicted_gain
+            )
+        failed = find(state.policies, state.policy.version)
+        count_rollback(state, failed)
+        events = [] if failed is None else [Event(kind="effect", data=policy_row(failed))]
+        target = state.policy.parent
+        return events + self._publish(decision.policy, now_s, topic="rollback", restores=target)
 
     def _publish(
-        self, policy: Policy, now_s: float, *, predicted_gain: float | None
+        self,
+        policy: Policy,
+        now_s: float,
+        *,
+        topic: Topic | None = None,
+        gain: float | None = None,
+        restores: int | None = None,
     ) -> list[Event]:
-        state, parent = self._state, self._state.policy.version
-        state.policy = msgspec.structs.replace(
-            policy, version=parent + 1, parent=parent, created_s=now_s
+        state = self._state
+        entry = put_in_force(
+            state, policy, now_s, topic=topic, predicted_gain=gain, restores=restores
         )
-        entry = PolicyEntry(policy=state.policy, predicted_gain=predicted_gain)
-        state.policies = [*state.policies, entry][-_MAX_POLICIES:]
-        state.published_at = state.log.complete
+        # What the balancer goes back to was in force before: its effect is known.
+        if topic != "rollback":
+            # A new attempt may have come since the last complete step.
+            self._take_speeds()
+            begin_trial(state, self._speeds, self.settings.decide.trial)
         self._think()
-        return [Event(kind="policy", data=views.policy_row(entry))]
+        log_decision(state, self._decision)
+        return [Event(kind="policy", data=policy_row(entry))]

@@ -1,13 +1,16 @@
 """What routes share: the service and the job of a request, its body, and JSON answers."""
 
 import asyncio
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import Depends, Path, Request, Response
 
 from libra.balancer.problems import ProblemError
 from libra.balancer.service import LiveJob, Service
+
+Body = TypeVar("Body")
 
 # Handlers and dependencies are coroutines, all of them: FastAPI would run plain functions in
 # threads, and the service belongs to the event loop's.
@@ -32,6 +35,12 @@ async def get_live_job(service: ServiceDep, job: Annotated[str, Path()]) -> Live
 LiveJobDep = Annotated[LiveJob, Depends(get_live_job)]
 
 
+def json_schema(name: str) -> dict[str, Any]:
+    """Return what tells OpenAPI that a route takes this schema's JSON."""
+    schema = {"schema": {"$ref": f"#/components/schemas/{name}"}}
+    return {"requestBody": {"required": True, "content": {"application/json": schema}}}
+
+
 def json_response(view: Any) -> Response:
     return Response(msgspec.json.encode(view), media_type="application/json")
 
@@ -52,3 +61,25 @@ async def read_body(request: Request, limit_bytes: int, timeout_s: float) -> byt
     except TimeoutError:
         raise ProblemError(408, f"the body did not arrive within {timeout_s:g} s") from None
     return bytes(body)
+
+
+async def read_json(request: Request, service: Service, expected: type[Body]) -> Body:
+    """Return the JSON body; refuse another content type, and name the field at fault."""
+    if content_type(request) != "application/json":
+        raise ProblemError(415, "the content type must be application/json")
+    limit_bytes = service.settings.body_limit_bytes
+    body = await read_body(request, limit_bytes, service.settings.body_timeout_s)
+    try:
+        return msgspec.json.decode(body, type=expected)
+    except msgspec.ValidationError as error:
+        raise ProblemError(422, str(error), field=_place(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProblemError(400, str(error), field="$") from error
+
+
+def _place(error: msgspec.ValidationError) -> str:
+    """Return the place in the body that msgspec's message names, the whole body if none."""
+    found = re.search(r"`(\$[^`]*)`$", str(error))
+    unknown = re.search(r"unknown field `([^`]+)`", str(error))
+    place = found[1] if found else "$"
+    return f"{place}.{unknown[1]}" if unknown else place

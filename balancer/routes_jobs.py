@@ -1,24 +1,25 @@
-"""Views of jobs for pages, scripts and people, and a job's mode."""
+"""Views of jobs for pages, scripts and people, and what operators may change."""
 
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
-from libra.balancer.job import Mode
+from libra.balancer.drafts import DraftError, PolicyDraft, RollbackRequest, check_author
+from libra.balancer.history import UnknownPolicyError
 from libra.balancer.problems import ProblemError
 from libra.balancer.requests import (
     LiveJobDep,
     ServiceDep,
-    content_type,
     json_response,
-    read_body,
+    json_schema,
+    read_json,
 )
+from libra.balancer.state import Mode
 
 router = APIRouter(prefix="/api/v1", tags=["jobs"])
 
 Last = Annotated[int, Query(ge=1, le=2000, description="newest complete steps to show")]
-_MODE_LIMIT_BYTES = 1024
 
 
 class ModeChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,7 +59,25 @@ async def get_exchange(live: LiveJobDep, last: Last = 600) -> Response:
     return json_response(live.job.exchange(last))
 
 
-@router.get("/jobs/{job}/policies", summary="List the job's policies.")
+@router.get("/jobs/{job}/diagnosis", summary="Say what the job's steps lose their time to.")
+async def get_diagnosis(live: LiveJobDep) -> Response:
+    return json_response(live.job.diagnosis())
+
+
+@router.get("/jobs/{job}/pools", summary="Show what each pool size would do, and which to use.")
+async def get_pools(live: LiveJobDep) -> Response:
+    return json_response(live.job.pools())
+
+
+@router.get("/jobs/{job}/whatif", summary="Show the share of attention each pool size saves.")
+async def get_whatif(live: LiveJobDep) -> Response:
+    return json_response(live.job.whatif())
+
+
+@router.get(
+    "/jobs/{job}/policies",
+    summary="List policies, their effects, and what was decided.",
+)
 async def get_policies(live: LiveJobDep) -> Response:
     return json_response(live.job.policies())
 
@@ -66,24 +85,40 @@ async def get_policies(live: LiveJobDep) -> Response:
 @router.put(
     "/jobs/{job}/mode",
     summary="Choose whether Libra only watches, adapts, or keeps the policy as it is.",
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {"schema": {"$ref": "#/components/schemas/ModeChange"}}
-            },
-        }
-    },
+    openapi_extra=json_schema("ModeChange"),
 )
 async def put_mode(live: LiveJobDep, service: ServiceDep, request: Request) -> Response:
-    if content_type(request) != "application/json":
-        raise ProblemError(415, "the content type must be application/json")
-    body = await read_body(request, _MODE_LIMIT_BYTES, service.settings.body_timeout_s)
-    try:
-        change = msgspec.json.decode(body, type=ModeChange)
-    except msgspec.ValidationError as error:
-        raise ProblemError(422, str(error), field="$.mode") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProblemError(400, str(error), field="$") from error
+    change = await read_json(request, service, ModeChange)
     await service.set_mode(live, change.mode)
     return json_response(change)
+
+
+@router.post(
+    "/jobs/{job}/publish",
+    summary="Put settings in force by hand; answered with the policy once it is on disk.",
+    openapi_extra=json_schema("PolicyDraft"),
+)
+async def post_publish(live: LiveJobDep, service: ServiceDep, request: Request) -> Response:
+    draft = await read_json(request, service, PolicyDraft)
+    try:
+        policy = draft.policy(live.job.policy, live.job.world_size)
+    except DraftError as error:
+        raise ProblemError(422, str(error), field=error.field) from error
+    return json_response(await service.publish(live, policy, author=draft.author))
+
+
+@router.post(
+    "/jobs/{job}/rollback",
+    summary="Bring back an earlier policy; answered with the new version once it is on disk.",
+    openapi_extra=json_schema("RollbackRequest"),
+)
+async def post_rollback(live: LiveJobDep, service: ServiceDep, request: Request) -> Response:
+    wanted = await read_json(request, service, RollbackRequest)
+    try:
+        check_author(wanted.author)
+        row = await service.roll_back(live, wanted)
+    except DraftError as error:
+        raise ProblemError(422, str(error), field=error.field) from error
+    except UnknownPolicyError as error:
+        raise ProblemError(422, str(error), field="$.to_version") from error
+    return json_response(row)

@@ -39,7 +39,7 @@ async def get_policy(
 
 @router.get(
     "/jobs/{job}/events",
-    summary="Follow the job: events step, model, policy, mode, ranks, and resync.",
+    summary="Follow the job: events step, model, policy, effect, mode, ranks, resync.",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}},
 )

@@ -15,9 +15,9 @@ from typing import get_args
 import uvicorn
 
 from libra.balancer.app import create_app
-from libra.balancer.job import Mode
 from libra.balancer.service import Service
 from libra.balancer.settings import ServiceSettings, default_store
+from libra.balancer.state import Mode
 from libra.balancer.store import Store, StoreError
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -11,12 +11,15 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from libra.balancer.broadcast import EventStream
+from libra.balancer.drafts import RollbackRequest
 from libra.balancer.events import Event
-from libra.balancer.job import Job, Mode
+from libra.balancer.job import Job
 from libra.balancer.policy import Policy
 from libra.balancer.settings import ServiceSettings
+from libra.balancer.state import Mode
 from libra.balancer.store import Store, StoredJob, StoreError, StoreFullError, Write
 from libra.balancer.wire import Report, ReportError, decode_report
 
@@ -33,7 +36,7 @@ RESULTS = (
 )
 # Replaying reports could decide otherwise under a newer Libra, so what others rely on is
 # stored as state at once.
-_DECISIONS = frozenset({"policy", "mode"})
+_DECISIONS = frozenset({"policy", "effect", "mode"})
 
 
 class LiveJob:
@@ -133,11 +136,31 @@ class Service:
         now_s = self.now_s()
         await self._save(live, live.job.set_mode(mode, now_s), now_s)
 
-    async def publish(self, live: LiveJob, policy: Policy) -> None:
-        """Publish a policy by hand; return once stored."""
+    async def publish(
+        self, live: LiveJob, policy: Policy, *, author: str = "operator"
+    ) -> dict[str, Any]:
+        """Publish a policy by hand; return its row once stored."""
         self._check_room()
         now_s = self.now_s()
-        await self._save(live, live.job.publish(policy, now_s), now_s)
+        events = live.job.publish(policy, now_s, author=author)
+        await self._save(live, events, now_s)
+        return events[-1].data
+
+    async def roll_back(self, live: LiveJob, request: RollbackRequest) -> dict[str, Any]:
+        """Bring back an earlier policy; return its row once stored.
+
+        Raises ``ValueError``, with nothing changed, for a version that is not known.
+        """
+        self._check_room()
+        now_s = self.now_s()
+        events = live.job.rollback(
+            now_s,
+            to_version=request.to_version,
+            author=request.author,
+            reason=request.reason,
+        )
+        await self._save(live, events, now_s)
+        return events[-1].data
 
     def end_streams(self) -> None:
         """Let every open event stream and long poll end; no more begin."""

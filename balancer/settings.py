@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from libra.balancer.job import JobSettings, Mode
+from libra.balancer.state import JobSettings, Mode
 
 
 def default_store() -> Path:

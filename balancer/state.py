@@ -4,20 +4,18 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
-import numpy as np
 
-from libra.balancer.decide import DecideSettings, Evidence, KindEvidence
+from libra.balancer.decide_settings import DecideSettings
 from libra.balancer.dedupe import AgentState
+from libra.balancer.exchange_model import ExchangeFits
 from libra.balancer.fits import KernelFits
-from libra.balancer.moments import NUM_FEATURES
+from libra.balancer.history import DecisionEntry, PolicyEntry
 from libra.balancer.policy import HOME_POLICY, Policy
-from libra.balancer.speeds import RankSpeed, rank_speeds
-from libra.balancer.steps import StepLog, price_actual
+from libra.balancer.speeds import RankSpeed
+from libra.balancer.steps import StepLog
+from libra.balancer.trial import Trial
 
 Mode = Literal["observe", "adapt", "frozen"]
-
-# Of all kernel seconds: an evaluation's few calls, or a warm-up in another dtype.
-_NEGLIGIBLE_SHARE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,14 +52,7 @@ class RankInfo(msgspec.Struct, frozen=True, kw_only=True):
     dp: int
     cp: int
     pool: int
-
-
-class PolicyEntry(msgspec.Struct, kw_only=True):
-    """A published policy and what became of it."""
-
-    policy: Policy
-    predicted_gain: float | None
-    first_step: int | None = None
+    pp: int = 0
 
 
 class Counters(msgspec.Struct, kw_only=True):
@@ -77,10 +68,15 @@ class JobState(msgspec.Struct, eq=False, kw_only=True):
     """One job.
 
     Attributes:
+        exchange: what waves of the exchange cost.
         policy: the one in force; ``policies`` are those published, by version.
         published_at: how many steps were complete when it was published.
+        trial: of the policy in force, until it is judged.
+        setbacks: rollbacks since a policy was last kept; ``rollbacks`` counts all of them.
+        decisions: those about something else than the one before, newest last.
         ranks, agents: of this attempt; an agent is one process of a rank.
         speeds: one a rank of this attempt, as of the newest complete step.
+        doubts: ranks of this attempt whose figures are not believed, and why.
         past_dropped: what agents that are no longer kept had lost.
     """
 
@@ -89,12 +85,18 @@ class JobState(msgspec.Struct, eq=False, kw_only=True):
     mode: Mode
     fits: KernelFits
     log: StepLog
+    exchange: ExchangeFits = msgspec.field(default_factory=ExchangeFits)
     policy: Policy = HOME_POLICY
     policies: list[PolicyEntry] = []
     published_at: int = 0
+    trial: Trial | None = None
+    setbacks: int = 0
+    rollbacks: int = 0
+    decisions: list[DecisionEntry] = []
     ranks: dict[int, RankInfo] = {}
     agents: dict[str, AgentState] = {}
     speeds: list[RankSpeed] = []
+    doubts: dict[int, str] = {}
     counters: Counters = msgspec.field(default_factory=Counters)
     past_dropped: int = 0
     last_report_s: float | None = None
@@ -110,40 +112,3 @@ def new_state(name: str, mode: Mode, settings: JobSettings) -> JobState:
         half_life_steps=settings.half_life_steps,
     )
     return JobState(name=name, mode=mode, fits=fits, log=StepLog())
-
-
-def measure_speeds(state: JobState) -> list[RankSpeed]:
-    """Return a speed for each rank, from the recent steps under the newest model."""
-    predicted, measured = [], []
-    for record in state.log.recent():
-        assert record.features is not None
-        coefficients = state.fits.coefficients(record.features.kinds)
-        if coefficients is not None:
-            predicted.append(price_actual(record.features, coefficients))
-            measured.append(record.kernel_seconds)
-    if not predicted:
-        return [RankSpeed()] * state.log.world_size
-    return rank_speeds(np.stack(predicted), np.stack(measured))
-
-
-def gather_evidence(state: JobState) -> Evidence:
-    """Return what a decision may look at: a kernel of next to no seconds holds nothing up."""
-    total_s = sum(fit.seconds for fit in state.fits.fits)
-    kinds = [
-        KindEvidence(
-            name=f"the {fit.kind.direction} kernel ({fit.kind.backend}, {fit.kind.dtype})",
-            observations=fit.model.num_observations_,
-            error=fit.error,
-        )
-        for fit in state.fits.fits
-        if fit.seconds >= _NEGLIGIBLE_SHARE * total_s
-    ]
-    home = [r.features.home for r in state.log.recent() if r.features is not None]
-    shape = (0, state.log.world_size, NUM_FEATURES)
-    return Evidence(
-        kinds=kinds,
-        coefficients=state.fits.tile_coefficients(),
-        home_features=np.stack(home) if home else np.zeros(shape),
-        speeds=state.speeds,
-        steps_since_policy=state.log.complete - state.published_at,
-    )

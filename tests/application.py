@@ -13,7 +13,10 @@ from libra.balancer.store import Store
 from libra.balancer.wire import encode_report
 from tests.running import MSGPACK, make_report
 
-VIEWS = ("/skew", "/ranks", "/model", "/exchange", "/policies", "/policy")
+VIEWS = (
+    *("/skew", "/ranks", "/model", "/exchange", "/policies", "/policy"),
+    *("/diagnosis", "/pools", "/whatif"),
+)
 
 
 @asynccontextmanager

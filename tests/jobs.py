@@ -24,6 +24,8 @@ def views(job: Job) -> dict[str, Any]:
         "model": job.model(),
         "exchange": job.exchange(600),
         "policies": job.policies(),
+        "diagnosis": job.diagnosis(),
+        "pools": job.pools(),
     }
 
 

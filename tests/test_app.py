@@ -69,6 +69,7 @@ def test_the_schema_knows_reports(balancer: RunningBalancer) -> None:
     assert {"job", "attempt", "moments", "steps"} <= set(schemas["Report"]["properties"])
     assert set(re.findall(r'"#/components/schemas/([^"]+)"', text)) == {
         *("Report", "KernelMoments", "KernelTotals", "KernelKind", "StepTotals", "Coordinates"),
-        *("Accepted", "ModeChange", "Problem"),
+        "WaveMoments",
+        *("Accepted", "ModeChange", "PolicyDraft", "RollbackRequest", "Problem"),
     }
     assert "HTTPValidationError" not in schemas

@@ -50,7 +50,8 @@ export class EventsView {
   policyEvent(policy) {
     const { first_step: first } = policy;
     const since = first === null ? "not in effect yet" : `since step ${first}`;
-    const notes = [since, policy.pooling ? "pools on" : "pools off", policy.checksum];
+    const effect = policy.effect ? [policy.effect.verdict] : [];
+    const notes = [since, ...effect, policy.pooling ? "pools on" : "pools off", policy.checksum];
     if (policy.predicted_gain !== null) {
       notes.splice(1, 0, `predicted gain ${formatPercent(policy.predicted_gain)}`);
     }

@@ -1,7 +1,7 @@
 // The top of the page: which job, how fresh its data are, its diagnosis and its main figures.
 
 import { byId, element, setText } from "./dom.js";
-import { formatAge, formatRatio, formatSeconds, UNKNOWN } from "./format.js";
+import { formatAge, formatPercent, formatRatio, formatSeconds, UNKNOWN } from "./format.js";
 
 const STALE_S = 30;
 const SPEAK_EVERY_MS = 15_000;
@@ -52,11 +52,13 @@ export class Header {
 
   show(summary, newest) {
     setText(byId("diagnosis"), summary.diagnosis);
+    byId("diagnosis").dataset.cause = summary.cause;
     setText(byId("skew-now"), formatRatio(summary.skew));
     setText(byId("home-skew"), formatRatio(summary.home_skew));
     setText(byId("step-seconds"), formatSeconds(summary.step_seconds));
     setText(byId("policy-version"), summary.policy_version ?? UNKNOWN);
     setText(byId("skew-note"), this.skewNote(summary));
+    setText(byId("home-note"), this.homeNote(summary));
     setText(byId("step-note"), `step ${summary.step ?? UNKNOWN}`);
     setText(byId("policy-note"), this.policyNote(summary, newest));
     setText(byId("ranks-note"), this.ranksNote(summary));
@@ -69,6 +71,13 @@ export class Header {
     const wasted = typeof skew === "number" ? 1 - 1 / skew : null;
     const parts = wasted === null ? [] : [`ranks wait ${Math.round(100 * wasted)} % on average`];
     if (predicted !== null) parts.push(`model says ${formatRatio(predicted)}`);
+    return parts.join(" · ");
+  }
+
+  homeNote({ recovered_share: recovered, recoverable_share: recoverable }) {
+    const parts = ["same data, unbalanced"];
+    if (recovered > 0) parts.push(`${formatPercent(recovered)} of a step saved`);
+    if (recoverable > 0) parts.push(`${formatPercent(recoverable)} to save`);
     return parts.join(" · ");
   }
 

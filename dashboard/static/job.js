@@ -153,6 +153,7 @@ export class JobPage {
     if (kind === "step") this.onStep(data);
     if (kind === "model") this.old.add("model");
     if (kind === "policy") this.onPolicy(data);
+    if (kind === "effect") this.onEffect(data);
     if (kind === "mode") this.onMode(data.mode);
     if (kind === "ranks") this.setRanks(data.ranks);
     this.drawSoon();
@@ -169,9 +170,14 @@ export class JobPage {
   }
 
   onPolicy(policy) {
+    this.onEffect(policy);
+    this.summary.policy_version = policy.version;
+  }
+
+  // What a trial said of a policy that may no longer be in force.
+  onEffect(policy) {
     const others = this.policies.filter(({ version }) => version !== policy.version);
     this.policies = [...others, policy].sort((a, b) => a.version - b.version);
-    this.summary.policy_version = policy.version;
   }
 
   onMode(mode) {

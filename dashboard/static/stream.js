@@ -1,6 +1,6 @@
 // The live connection: server-sent events, tried again where those fail, none while out of sight.
 
-const KINDS = ["step", "model", "policy", "mode", "ranks"];
+const KINDS = ["step", "model", "policy", "effect", "mode", "ranks"];
 const RETRY_MS = 30_000;
 const MAX_ERRORS = 3;
 // A proxy may hold the stream back for ever; the page must not stay empty for that.
