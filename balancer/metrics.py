@@ -11,14 +11,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from prometheus_client import Metric
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    InfoMetricFamily,
-    SummaryMetricFamily,
-)
+from prometheus_client.core import InfoMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
+from libra.balancer.causes import CAUSES
+from libra.balancer.metric_families import counter, gauge
 from libra.balancer.service import RESULTS, LiveJob, Service
 from libra.balancer.version import libra_version
 
@@ -54,9 +51,10 @@ class ServiceCollector(Collector):
         yield from _store(self._service)
         yield from _jobs(shown, now_s)
         yield from _counters(shown)
+        yield from _diagnosis(shown)
         yield from _ranks(shown)
         yield from _cost_model(shown)
-        yield _gauge(
+        yield gauge(
             "metrics_collect_duration_seconds",
             "Seconds that collecting these metrics took.",
             [((), time.perf_counter() - start)],
@@ -68,10 +66,10 @@ def _balancer(service: Service, jobs: list[_Shown]) -> Iterator[Metric]:
     build.add_metric([], {"version": libra_version(), "python": platform.python_version()})
     yield build
     states = [job.summary["state"] for job in jobs]
-    yield _gauge(
+    yield gauge(
         "jobs", "Jobs by state.", [((state,), states.count(state)) for state in _STATES], ("state",)
     )
-    yield _counter(
+    yield counter(
         "reports",
         "Reports by what became of them.",
         [
@@ -81,20 +79,20 @@ def _balancer(service: Service, jobs: list[_Shown]) -> Iterator[Metric]:
         ("result",),
     )
     polls = sum(job.live.polls for job in jobs)
-    yield _gauge("policy_polls", "Agents that wait for a policy.", [((), polls)])
+    yield gauge("policy_polls", "Agents that wait for a policy.", [((), polls)])
     streams = [job.live.stream for job in jobs]
     clients = sum(stream.clients for stream in streams)
-    yield _gauge("sse_clients", "Open event streams.", [((), clients)])
+    yield gauge("sse_clients", "Open event streams.", [((), clients)])
     resyncs = sum(stream.resyncs for stream in streams)
-    yield _counter("sse_resyncs", "Event streams that fell out of the ring.", [((), resyncs)])
+    yield counter("sse_resyncs", "Event streams that fell out of the ring.", [((), resyncs)])
 
 
 def _store(service: Service) -> Iterator[Metric]:
     store = service.store
-    yield _gauge("ingest_queue_length", "Writes that wait for the disk.", [((), store.waiting)])
-    yield _gauge("ingest_queue_capacity", "Writes that may wait.", [((), store.capacity)])
-    yield _gauge("store_size_bytes", "Size of the store's files.", [((), store.size_bytes)])
-    yield _counter("store_errors", "Transactions that failed.", [((), store.errors)])
+    yield gauge("ingest_queue_length", "Writes that wait for the disk.", [((), store.waiting)])
+    yield gauge("ingest_queue_capacity", "Writes that may wait.", [((), store.capacity)])
+    yield gauge("store_size_bytes", "Size of the store's files.", [((), store.size_bytes)])
+    yield counter("store_errors", "Transactions that failed.", [((), store.errors)])
     yield SummaryMetricFamily(
         "libra_store_commit_duration_seconds",
         "Seconds a transaction takes, its fsync included.",
@@ -127,7 +125,7 @@ def _jobs(jobs: list[_Shown], now_s: float) -> Iterator[Metric]:
         ("policy_version", "policy_version", "Version of the job's policy."),
     ):
         yield _per_job(name, text, [(job, job.summary[field]) for job in jobs])
-    yield _gauge(
+    yield gauge(
         "ranks",
         "Ranks by whether they report.",
         [
@@ -145,7 +143,7 @@ def _rank_states(summary: dict[str, Any]) -> dict[str, int]:
 
 
 def _counters(jobs: list[_Shown]) -> Iterator[Metric]:
-    yield _counter(
+    yield counter(
         "job_reports",
         "Reports of the job, by what became of them.",
         [
@@ -164,10 +162,40 @@ def _counters(jobs: list[_Shown]) -> Iterator[Metric]:
         ("dropped", "agent_dropped", "Steps and observations that the job's agents have lost."),
         ("incomplete_steps", "incomplete_steps", "Steps that were given up: ranks were missing."),
         ("policy_version", "policy_updates", "Policies published."),
+        ("rollbacks", "policy_rollbacks", "Policies that measured worse and were rolled back."),
         ("wasted_seconds", "wasted_rank_seconds", "Rank seconds spent waiting for the slowest."),
     ):
         samples = [((job.name,), job.summary[field]) for job in jobs]
-        yield _counter(name, text, samples, ("job_id",))
+        yield counter(name, text, samples, ("job_id",))
+
+
+def _diagnosis(jobs: list[_Shown]) -> Iterator[Metric]:
+    yield gauge(
+        "job_cause",
+        "What to act on first: 1 for one cause, 0 for the others.",
+        [
+            ((job.name, cause), float(cause == job.summary["cause"]))
+            for job in jobs
+            for cause in CAUSES
+        ],
+        ("job_id", "cause"),
+    )
+    yield gauge(
+        "lost_seconds",
+        "Seconds of a step that each cause costs; 0 where it was not found.",
+        [
+            ((job.name, cause), job.summary["lost_seconds"].get(cause, 0.0))
+            for job in jobs
+            for cause in CAUSES
+            if cause != "even"
+        ],
+        ("job_id", "cause"),
+    )
+    for field, name, text in (
+        ("recoverable_share", "recoverable_ratio", "Share of a step that Libra could still save."),
+        ("recovered_share", "recovered_ratio", "Share of plain Ulysses' step that Libra saves."),
+    ):
+        yield _per_job(name, text, [(job, job.summary[field]) for job in jobs])
 
 
 def _ranks(jobs: list[_Shown]) -> Iterator[Metric]:
@@ -178,7 +206,7 @@ def _ranks(jobs: list[_Shown]) -> Iterator[Metric]:
         for stat, value in _spread(seconds).items():
             samples.append(((job.name, stat), value))
     text = "Kernel seconds of the job's ranks in the newest complete step."
-    yield _gauge("rank_cost_seconds", text, samples, ("job_id", "stat"))
+    yield gauge("rank_cost_seconds", text, samples, ("job_id", "stat"))
 
 
 def _spread(ordered: list[float]) -> dict[str, float]:
@@ -205,31 +233,12 @@ def _cost_model(jobs: list[_Shown]) -> Iterator[Metric]:
                 coefficients.append(((*labels, term), seconds))
     labels = ("job_id", *_KIND)
     text = "Fitted seconds per unit of a feature."
-    yield _gauge("cost_model_coefficient_seconds", text, coefficients, (*labels, "term"))
+    yield gauge("cost_model_coefficient_seconds", text, coefficients, (*labels, "term"))
     text = "Cost-weighted relative error of predictions made before learning."
-    yield _gauge("cost_model_error_ratio", text, errors, labels)
+    yield gauge("cost_model_error_ratio", text, errors, labels)
     text = "Kernel calls that the fit remembers; forgetting makes it fall."
-    yield _gauge("cost_model_samples", text, counts, labels)
-
-
-_Samples = Iterable[tuple[tuple[str, ...], float | None]]
+    yield gauge("cost_model_samples", text, counts, labels)
 
 
 def _per_job(name: str, text: str, values: Iterable[tuple[_Shown, float | None]]) -> Metric:
-    return _gauge(name, text, [((job.name,), value) for job, value in values], ("job_id",))
-
-
-def _gauge(name: str, text: str, samples: _Samples, labels: tuple[str, ...] = ()) -> Metric:
-    family = GaugeMetricFamily(f"libra_{name}", text, labels=labels)
-    for values, value in samples:
-        if value is not None:
-            family.add_metric(values, value)
-    return family
-
-
-def _counter(name: str, text: str, samples: _Samples, labels: tuple[str, ...] = ()) -> Metric:
-    family = CounterMetricFamily(f"libra_{name}", text, labels=labels)
-    for values, value in samples:
-        if value is not None:
-            family.add_metric(values, value)
-    return family
+    return gauge(name, text, [((job.name,), value) for job, value in values], ("job_id",))

@@ -1,16 +1,19 @@
 """What the API shows of a job: dictionaries ready for JSON, with finite numbers only."""
 
 from dataclasses import asdict
-from typing import Any
+
+from msgspec import to_builtins
 
 from libra.attention.cost import FEATURES
-from libra.balancer.decide import Decision, policy_coefficients
 from libra.balancer.diagnosis import diagnose
-from libra.balancer.fits import KindFit
-from libra.balancer.state import JobSettings, JobState, PolicyEntry
-from libra.balancer.steps import StepRecord
-
-View = dict[str, Any]
+from libra.balancer.events import View
+from libra.balancer.evidence import Decision
+from libra.balancer.exchange_model import ExchangeFit
+from libra.balancer.kind_fit import KindFit
+from libra.balancer.policy_views import recommendation_view, trial_view
+from libra.balancer.state import JobSettings, JobState
+from libra.balancer.step_record import StepRecord
+from libra.balancer.wire import WAVE_FEATURES
 
 
 def summary_view(
@@ -18,8 +21,10 @@ def summary_view(
     settings: JobSettings,
     decision: Decision | None,
     now_s: float,
+    recommended_pool: int | None = None,
 ) -> View:
     """Return the head line of a job; step figures are of the newest complete step."""
+    found = diagnose(state, settings)
     newest = next(reversed(state.log.current(1)), None)
     age_s = None if state.last_report_s is None else max(0.0, now_s - state.last_report_s)
     return {
@@ -36,8 +41,10 @@ def summary_view(
         "step_seconds": newest.step_seconds if newest else None,
         "policy_version": state.policy.version,
         "policy_checksum": state.policy.checksum,
-        "recommended": _recommendation(decision),
+        "recommended": recommendation_view(decision),
         "decision": decision.reason if decision else None,
+        "trial": trial_view(state),
+        "rollbacks": state.rollbacks,
         "last_report_age_seconds": age_s,
         "reports": state.counters.reports,
         "rejected": state.counters.rejected,
@@ -46,8 +53,20 @@ def summary_view(
         "dropped": state.dropped,
         "incomplete_steps": state.log.incomplete,
         "wasted_seconds": state.log.wasted_seconds,
-        "diagnosis": diagnose(state, settings),
+        "diagnosis": found.sentence,
+        "cause": found.cause,
+        "cause_ranks": list(found.ranks),
+        "lost_seconds": found.lost_seconds,
+        "recoverable_share": found.recoverable_share,
+        "recovered_share": found.recovered_share,
+        "recommended_pool": recommended_pool,
     }
+
+
+def diagnosis_view(state: JobState, settings: JobSettings) -> View:
+    """Return the whole diagnosis."""
+    found = diagnose(state, settings)
+    return {**to_builtins(found), "ranks": list(found.ranks)}
 
 
 def skew_view(state: JobState, last: int) -> View:
@@ -108,25 +127,7 @@ def exchange_view(state: JobState, last: int) -> View:
         "sent_bytes": [r.sent_bytes for r in records],
         "wait_seconds": [r.wait_seconds for r in records],
         "share": [r.wait_share for r in records],
-    }
-
-
-def policies_view(state: JobState) -> View:
-    return {"policies": [policy_row(entry) for entry in state.policies]}
-
-
-def policy_row(entry: PolicyEntry) -> View:
-    policy = entry.policy
-    return {
-        "version": policy.version,
-        "parent": policy.parent,
-        "checksum": policy.checksum,
-        "pooling": policy.pooling,
-        "reason": policy.reason,
-        "created_s": policy.created_s,
-        "first_step": entry.first_step,
-        "predicted_gain": entry.predicted_gain,
-        "coefficients_seconds": policy_coefficients(policy).tolist(),
+        "fits": [_wave_row(fit) for fit in state.exchange.fits],
     }
 
 
@@ -155,18 +156,22 @@ def _liveness(age_s: float | None, settings: JobSettings) -> str:
     return "active" if age_s < settings.stale_after_s else "finished"
 
 
-def _recommendation(decision: Decision | None) -> View | None:
-    if decision is None or decision.policy is None:
-        return None
-    return {"reason": decision.reason, "predicted_gain": decision.predicted_gain}
-
-
 def _fit_row(fit: KindFit) -> View:
     return {
         "kind": asdict(fit.kind),
         "coefficients": fit.model.coef_.tolist(),
         "source": fit.model.source_,
         "count": fit.model.num_observations_,
+        "error": fit.error,
+    }
+
+
+def _wave_row(fit: ExchangeFit) -> View:
+    return {
+        "transport": fit.transport,
+        "coefficients": dict(zip(WAVE_FEATURES, fit.coefficients.tolist(), strict=True)),
+        "source": fit.source,
+        "count": fit.count,
         "error": fit.error,
     }
 

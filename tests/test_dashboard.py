@@ -39,6 +39,9 @@ def test_page_shows_the_figures_of_the_api(feed: Feed, open_page: OpenPage) -> N
     expect(page.locator("#home-skew")).to_have_text(f"{summary['home_skew']:.2f}")
     expect(page.locator("#policy-version")).to_have_text("0")
     expect(page.locator("#diagnosis")).to_have_text(summary["diagnosis"])
+    expect(page.locator("#diagnosis")).to_have_attribute("data-cause", summary["cause"])
+    to_save = f"{100 * summary['recoverable_share']:.1f}\u00a0% to save"
+    expect(page.locator("#home-note")).to_contain_text(to_save)
     expect(page.locator("#step-note")).to_have_text("step 15")
     expect(page.locator("#rank-rows tr")).to_have_count(4)
     error = f"{100 * model['kinds'][0]['error']:.1f}\u00a0%"

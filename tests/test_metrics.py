@@ -11,6 +11,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from libra.balancer.causes import CAUSES
 from libra.balancer.metrics import ServiceCollector
 from libra.balancer.service import Service
 from libra.balancer.settings import ServiceSettings
@@ -134,6 +135,21 @@ def test_waiting_for_the_slowest_adds_up(balancer: RunningBalancer, job: str) ->
 
     assert f'libra_wasted_rank_seconds_total{{job_id="{job}"}} 6.0' in page
     assert f'libra_step_skew_ratio{{job_id="{job}"}} 1.5' in page
+
+
+def test_causes_are_a_state_set(balancer: RunningBalancer, job: str) -> None:
+    """One cause of a closed set is 1, and each has its seconds, found or not."""
+    report_steps(balancer, job)
+    page = balancer.client.get("/metrics").text
+    cause = balancer.view(job)["cause"]
+
+    for name in CAUSES:
+        state = float(name == cause)
+        assert f'libra_job_cause{{cause="{name}",job_id="{job}"}} {state}' in page
+        lost = f'libra_lost_seconds{{cause="{name}",job_id="{job}"}}'
+        assert (lost in page) == (name != "even")
+    # No model yet: what could be saved is not known.
+    assert f'libra_recoverable_ratio{{job_id="{job}"}}' not in page
 
 
 def test_refused_reports_are_counted_by_reason(balancer: RunningBalancer, job: str) -> None:
