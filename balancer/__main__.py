@@ -10,10 +10,11 @@ from libra.balancer.version import libra_version
 # Name: (module with ``add_arguments`` and ``run``, help).
 _COMMANDS = {
     "serve": ("libra.balancer.serve", "run the balancer and its dashboard"),
+    "replay": ("libra.balancer.replay", "say what a recorded job loses its time to"),
     "demo": ("libra.examples.demo", "train a small model on this machine, before and after"),
 }
 # What a base install may lack, and the extra that brings it.
-_EXTRAS = {"torch": "demo", "matplotlib": "demo"}
+_EXTRAS = {"torch": "demo", "matplotlib": "demo", "pyarrow": "data", "yaml": "data"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
