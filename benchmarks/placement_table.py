@@ -7,7 +7,6 @@
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import micro_batches, peer_placement
 from benchmarks.comparison import compare_documents, compare_sequences
+from benchmarks.machine import machine
 from benchmarks.placement_case import PlacementCase
 from benchmarks.placement_figures import measure_placement
 from benchmarks.results_section import write_section
@@ -97,15 +97,9 @@ def main() -> None:
 
 def _machine() -> str:
     """Return what ran this, for a reader of seconds."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = names[0].partition(":")[2].strip() if names else model
-    numpy = sys.modules["numpy"].__version__
     return (
-        f"One thread of {model}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"numpy {numpy}. Imbalance is the heaviest cell's cost per slot over the mean, less 1."
+        f"One thread of {machine('numpy')}. Imbalance is the heaviest cell's cost per slot over "
+        "the mean, less 1."
     )
 
 

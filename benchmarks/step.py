@@ -99,7 +99,7 @@ def fitted_cost(layer: Layer, cells: Sequence[Cell], home: Variant) -> TileCost 
     models: dict[KernelKind, QuadraticCostModel] = defaultdict(QuadraticCostModel)
     for kind, sums in (observed for rank in everyone for observed in rank):
         models[kind].merge(Moments(sums))
-    if any(model.source_ != "measured" for model in models.values()):
+    if any(not model.is_calibrated_ for model in models.values()):
         return None
     coefficients = np.sum([model.coef_ for model in models.values()], axis=0)
     return TileCost.from_seconds(coefficients.tolist())
