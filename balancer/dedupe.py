@@ -11,12 +11,13 @@ class AgentState(msgspec.Struct, kw_only=True):
     Attributes:
         floor: every sequence number up to here was folded in or given up.
         ahead: those above it that were folded in, at most a window of them.
-        dropped: the agent's own count of what it lost.
+        dropped, set_aside: the agent's own counts of what it lost, and of calls that it kept out.
     """
 
     floor: int = -1
     ahead: set[int] = set()
     dropped: int = 0
+    set_aside: int = 0
 
     def has(self, sequence: int) -> bool:
         return sequence <= self.floor or sequence in self.ahead

@@ -74,7 +74,7 @@ def _price(state: JobState, record: StepRecord) -> None:
 
 
 def _begin_attempt(state: JobState, report: Report) -> None:
-    state.past_dropped = state.dropped
+    state.past_dropped, state.past_set_aside = state.dropped, state.set_aside
     state.agents, state.ranks, state.doubts = {}, {}, {}
     state.speeds = [RankSpeed()] * report.world_size
     state.log.begin_attempt(report.attempt, report.world_size)
@@ -86,9 +86,12 @@ def _note_agent(state: JobState, report: Report) -> None:
     agent = state.agents.setdefault(report.agent, AgentState())
     agent.add(report.sequence)
     agent.dropped = max(agent.dropped, report.dropped)
+    agent.set_aside = max(agent.set_aside, report.set_aside)
     # A rank that restarts over and over within an attempt draws a new agent each time.
     if len(state.agents) > _AGENTS_PER_RANK * state.log.world_size:
-        state.past_dropped += state.agents.pop(next(iter(state.agents))).dropped
+        oldest = state.agents.pop(next(iter(state.agents)))
+        state.past_dropped += oldest.dropped
+        state.past_set_aside += oldest.set_aside
 
 
 def _note_first_step(state: JobState, record: StepRecord) -> None:

@@ -160,6 +160,11 @@ def _counters(jobs: list[_Shown]) -> Iterator[Metric]:
     )
     for field, name, text in (
         ("dropped", "agent_dropped", "Steps and observations that the job's agents have lost."),
+        (
+            "set_aside",
+            "agent_set_aside",
+            "Kernel calls kept out of the fits: warm-ups and hiccups.",
+        ),
         ("incomplete_steps", "incomplete_steps", "Steps that were given up: ranks were missing."),
         ("policy_version", "policy_updates", "Policies published."),
         ("rollbacks", "policy_rollbacks", "Policies that measured worse and were rolled back."),

@@ -77,7 +77,7 @@ class JobState(msgspec.Struct, eq=False, kw_only=True):
         ranks, agents: of this attempt; an agent is one process of a rank.
         speeds: one a rank of this attempt, as of the newest complete step.
         doubts: ranks of this attempt whose figures are not believed, and why.
-        past_dropped: what agents that are no longer kept had lost.
+        past_dropped, past_set_aside: the counts of agents that are no longer kept.
     """
 
     schema: Literal[1] = 1
@@ -99,11 +99,16 @@ class JobState(msgspec.Struct, eq=False, kw_only=True):
     doubts: dict[int, str] = {}
     counters: Counters = msgspec.field(default_factory=Counters)
     past_dropped: int = 0
+    past_set_aside: int = 0
     last_report_s: float | None = None
 
     @property
     def dropped(self) -> int:
         return self.past_dropped + sum(agent.dropped for agent in self.agents.values())
+
+    @property
+    def set_aside(self) -> int:
+        return self.past_set_aside + sum(agent.set_aside for agent in self.agents.values())
 
 
 def new_state(name: str, mode: Mode, settings: JobSettings) -> JobState:

@@ -51,6 +51,7 @@ def summary_view(
         "duplicates": state.counters.duplicates,
         "late": state.counters.late,
         "dropped": state.dropped,
+        "set_aside": state.set_aside,
         "incomplete_steps": state.log.incomplete,
         "wasted_seconds": state.log.wasted_seconds,
         "diagnosis": found.sentence,
@@ -100,9 +101,11 @@ def rank_rows(state: JobState, settings: JobSettings) -> list[View]:
             "dp": info.dp,
             "cp": info.cp,
             "pool": info.pool,
+            "pp": info.pp,
             "speed": state.speeds[rank].speed(settings.decide.speeds),
             "speed_steps": state.speeds[rank].steps,
             "speed_spread": state.speeds[rank].spread,
+            "doubt": state.doubts.get(rank, state.speeds[rank].doubt),
             "kernel_seconds": float(newest.kernel_seconds[rank]) if newest else None,
             "predicted_seconds": (
                 float(newest.predicted_seconds[rank])
@@ -161,6 +164,7 @@ def _fit_row(fit: KindFit) -> View:
         "kind": asdict(fit.kind),
         "coefficients": fit.model.coef_.tolist(),
         "source": fit.model.source_,
+        "why": fit.model.why_,
         "count": fit.model.num_observations_,
         "error": fit.error,
     }

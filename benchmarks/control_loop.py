@@ -57,7 +57,7 @@ def measure(*, quick: bool) -> list[Row]:
         _equal_ranks(4 if quick else 200, steps),
         _harm(4 if quick else 50),
     ]
-    return rows + [_lie(kind, 1 if quick else 40) for kind in LIES]
+    return rows + [_lie(kind, 1 if quick else 10) for kind in LIES]
 
 
 def _slow_rank(seeds: int) -> Row:

@@ -72,6 +72,8 @@ def test_a_lying_rank_is_not_believed_and_spoils_nothing(
     assert acted_on(told) == {}
     assert set(told._state.doubts) == {1}
     assert told._state.speeds[1].doubt == told._state.doubts[1]
+    shown = [row["doubt"] for row in told.ranks()["ranks"]]
+    assert shown == ["", told._state.doubts[1], "", ""]
     if uneven:
         assert misjudged(told) == pytest.approx(misjudged(truth), abs=0.01)
     newest = told._state.log.current(1)[0]

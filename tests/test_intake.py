@@ -140,17 +140,18 @@ def test_a_step_that_completes_long_after_its_time_is_kept_without_a_price() -> 
     assert shown["predicted_skew"][20] is None
 
 
-def test_dropped_counts_each_agent_once_across_attempts() -> None:
-    """What agents lost is summed over all of them, each by its newest count."""
+@pytest.mark.parametrize("name", ["dropped", "set_aside"])
+def test_counts_are_of_each_agent_once_across_attempts(name: str) -> None:
+    """What agents lost or kept out is summed over all of them, each by its newest count."""
     job = Job("job")
     simulated = SimulatedJob(world_size=1)
-    for sequence, dropped in ((0, 3), (1, 5)):
+    for sequence, count in ((0, 3), (1, 5)):
         report = simulated.report([sequence], 0, sequence=sequence)
-        job.apply(msgspec.structs.replace(report, dropped=dropped), NOW_S)
+        job.apply(msgspec.structs.replace(report, **{name: count}), NOW_S)
     report = replace(simulated, attempt=1).report([0], 0, sequence=0)
-    job.apply(msgspec.structs.replace(report, dropped=2), NOW_S)
+    job.apply(msgspec.structs.replace(report, **{name: 2}), NOW_S)
 
-    assert job.summary(NOW_S)["dropped"] == 7
+    assert job.summary(NOW_S)[name] == 7
 
 
 def poisoned(report: Report, value: float) -> list[Report]:
