@@ -34,7 +34,7 @@ def believe(state: JobState, settings: SpeedSettings) -> None:
     """Renew speeds and doubts from the recent steps under the newest model."""
     measured = _measured(state)
     if measured is None:
-        state.speeds = [RankSpeed()] * state.log.world_size
+        state.speeds = (RankSpeed(),) * state.log.world_size
         return
     predicted, kernel = measured
     doubts = _odd_figures(state, predicted, kernel) if state.log.world_size > 1 else {}
@@ -46,7 +46,7 @@ def believe(state: JobState, settings: SpeedSettings) -> None:
         doubts |= _contradicted(state, claims, believed)
     for rank, doubt in doubts.items():
         speeds[rank] = msgspec.structs.replace(speeds[rank], doubt=doubt)
-    state.speeds, state.doubts = speeds, doubts
+    state.speeds, state.doubts = tuple(speeds), doubts
     state.fits.doubt(doubts)
     state.log.current(1)[0].doubt(doubts)
 

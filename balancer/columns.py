@@ -1,5 +1,7 @@
 """What is given to a cost model: checked, and completed to the features that it is fitted on.
 
+scikit-learn judges what is no plain array; it is imported by then only, since it takes a second.
+
 Shapes: n observations; d columns as given; F features, in the order of
 ``libra.attention.cost.FEATURES``.
 """
@@ -8,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_array, check_consistent_length, validation
 
 from libra.attention.cost import BLOCK_ROWS, FEATURES, LONG_ROWS
 
@@ -40,6 +41,8 @@ def checked_targets(columns: Float64, y: Any, sample_weight: Any) -> tuple[Float
     """Return seconds [n] and weights [n] or None; raise ``ValueError`` for what cannot be true."""
     if y is None:
         raise ValueError("y is None: requires y to be passed, but the target y is None")
+    from sklearn.utils import check_consistent_length, validation
+
     seconds = _numbers(validation.column_or_1d(y, warn=True), "y")
     check_consistent_length(columns, seconds)
     if (seconds < 0).any():
@@ -72,9 +75,15 @@ def check_columns(model: Any, X: Any, columns: Float64, expected: int) -> None: 
 
 
 def _names(model: Any, X: Any, *, reset: bool) -> None:  # noqa: N803
+    if not hasattr(X, "columns"):
+        if reset and hasattr(model, "feature_names_in_"):
+            del model.feature_names_in_
+        return
+    from sklearn.utils import validation
+
     # Since scikit-learn 1.6; before that columns go by their order alone.
     validate = getattr(validation, "validate_data", None)
-    if validate is not None and hasattr(X, "columns"):
+    if validate is not None:
         validate(model, X, reset=reset, skip_check_array=True)
     elif reset and hasattr(model, "feature_names_in_"):
         del model.feature_names_in_
@@ -85,6 +94,8 @@ def _numbers(values: Any, name: str, least: int = 1) -> Float64:
     table = name == "X"
     plain = isinstance(values, np.ndarray) and values.dtype == np.float64
     if not plain or values.ndim != 1 + table or len(values) < least or not values.shape[-1]:
+        from sklearn.utils import check_array
+
         values = check_array(values, dtype="float64", ensure_2d=table, ensure_min_samples=least)
     if not np.isfinite(values).all():
         raise ValueError(f"{name}: must be finite, and it contains NaN or infinity")

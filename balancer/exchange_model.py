@@ -8,17 +8,25 @@ its seconds lie far from the others'.
 Shapes: n ranks with waves; N sums, in the order of ``libra.balancer.moments.num_sums``.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from libra.balancer.forgetting import advanced, passed_steps, remaining, steps_behind
+from libra.balancer.batch import Batch
+from libra.balancer.forgetting import (
+    advanced,
+    passed_steps,
+    remaining,
+    remaining_each,
+    steps_behind_each,
+)
 from libra.balancer.medians import spread
 from libra.balancer.moments import Moments, at_pace
 from libra.balancer.nonnegative import solve_nonnegative
-from libra.balancer.wire import MAX_WAVE_TRANSPORTS, NUM_WAVE_SUMS, WAVE_FEATURES, Report
+from libra.balancer.wire import MAX_WAVE_TRANSPORTS, NUM_WAVE_SUMS, WAVE_FEATURES
 
 Float64 = NDArray[np.float64]
 
@@ -32,7 +40,7 @@ _SPREADS = 4.0
 _ROUNDS = 4
 _TINY = 1e-300
 # The error averages over about this many reports.
-_ERROR_REPORTS = 100
+_KEPT = 1 - 1 / 100
 
 
 class ExchangeFit(msgspec.Struct, eq=False, kw_only=True):
@@ -64,21 +72,27 @@ class ExchangeFit(msgspec.Struct, eq=False, kw_only=True):
         """Mean relative miss of a report's seconds, each at most 1; None before one was judged."""
         return self.missed / self.judged if self.judged > 0 else None
 
-    def learn(self, rank: int, sums: list[float], age_steps: float) -> None:
-        """Judge and fold in a report's waves, weighted as ``age_steps`` would have left them."""
-        waves = Moments(sums, num_features=len(WAVE_FEATURES))
-        if self.source == "measured" and waves.seconds > 0:
-            # The weights cancel y: the projection holds plain sums of features.
-            predicted = float(waves.projection @ self.coefficients)
-            kept = 1 - 1 / _ERROR_REPORTS
-            self.missed = kept * self.missed + min(1.0, abs(predicted / waves.seconds - 1))
-            self.judged = kept * self.judged + 1
-        row = self.rows.setdefault(rank, len(self.rows))
-        if row >= len(self.sums):
-            grown = np.zeros((max(8, 2 * row), NUM_WAVE_SUMS))
+    def learn(self, ranks: Sequence[int], sums: Float64, ages_steps: Float64) -> None:
+        """Judge and fold in waves of different ranks, sums [n, N], weighted as ages [n] would have
+        left them.
+        """
+        if self.source == "measured":
+            self._judge(sums[sums[:, 1] > 0])
+        rows = [self.rows.setdefault(rank, len(self.rows)) for rank in ranks]
+        if max(rows) >= len(self.sums):
+            grown = np.zeros((max(8, 2 * max(rows)), NUM_WAVE_SUMS))
             grown[: len(self.sums)] = self.sums
             self.sums = grown
-        self.sums[row] += remaining(age_steps, HALF_LIFE_STEPS) * waves.sums
+        self.sums[rows] += remaining_each(ages_steps, HALF_LIFE_STEPS)[:, None] * sums
+
+    def _judge(self, sums: Float64) -> None:
+        """Predict the seconds of sums [n, N], one after the other."""
+        # The weights cancel y: the projection holds plain sums of features.
+        predicted = sums[:, -len(WAVE_FEATURES) :] @ self.coefficients
+        missed = np.minimum(1.0, np.abs(predicted / sums[:, 1] - 1))
+        for miss in missed.tolist():
+            self.missed = _KEPT * self.missed + miss
+            self.judged = _KEPT * self.judged + 1
 
     def advance(self, steps: float) -> None:
         """Forget ``steps`` steps and fit anew; enough always stays to know what was known."""
@@ -111,16 +125,19 @@ class ExchangeFits(msgspec.Struct, eq=False, kw_only=True):
             return None
         return float(fit.coefficients @ (messages, sent_bytes))
 
-    def learn(self, report: Report) -> None:
-        """Fold in a report's waves; a job has so many transports at most as a report."""
-        age = steps_behind(self.clock, report.newest_step)
-        for waves in report.waves:
+    def learn(self, batch: Batch) -> None:
+        """Fold in a batch's waves; a job has so many transports at most as a report."""
+        if not batch.waves:
+            return
+        ages = steps_behind_each(self.clock, batch.newest_steps())
+        for waves in batch.waves:
             fit = next((fit for fit in self.fits if fit.transport == waves.transport), None)
             if fit is None and len(self.fits) < MAX_WAVE_TRANSPORTS:
                 fit = ExchangeFit(transport=waves.transport)
                 self.fits.append(fit)
             if fit is not None:
-                fit.learn(report.rank, waves.sums, age)
+                ranks = [batch.ranks[row] for row in waves.rows]
+                fit.learn(ranks, waves.sums_table, ages[waves.rows])
 
     def advance(self, step: int) -> None:
         """Forget up to ``step``, the newest complete one, and fit anew."""

@@ -1,10 +1,10 @@
 """The cost models of a job, one per kernel kind, each with the error it made before it learned.
 
-The error is prequential: a report's points are predicted first and folded in after, so it is
+The error is prequential: a batch's points are predicted first and folded in after, so it is
 held out by construction. It depends on the order of arrival; the fits themselves do not, unless
 costs drift. A fit is made anew at most once per complete step.
 
-Shapes: F = 6 features; K kernel kinds; W ranks.
+Shapes: F = 6 features; K kernel kinds; W ranks; R rows of a batch.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,17 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from libra.attention.observer import KernelKind
+from libra.balancer.batch import Batch
+from libra.balancer.batch_columns import MomentColumns, point_table
+from libra.balancer.cost_model import CostModel
 from libra.balancer.drift import Drift
-from libra.balancer.forgetting import advanced, passed_steps, remaining, steps_behind
+from libra.balancer.forgetting import (
+    advanced,
+    passed_steps,
+    remaining,
+    remaining_each,
+    steps_behind_each,
+)
 from libra.balancer.kind_fit import KindFit
-from libra.balancer.model import QuadraticCostModel
 from libra.balancer.step_record import StepRecord
-from libra.balancer.wire import Report
 
 Float64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 MAX_KINDS = 32
+# A kind keeps some 300 bytes of each rank: a large job keeps fewer of them.
+_MAX_RANK_KINDS, _MIN_KINDS = 1 << 18, 4
 MAX_DRIFTS = 64
 # Which kernel is in use is judged by the newest calls: an evaluation is soon forgotten.
 _FAST_HALF_LIFE_STEPS = 8.0
@@ -55,29 +64,51 @@ class KernelFits(msgspec.Struct, eq=False, kw_only=True):
         least_s = _NEGLIGIBLE_SHARE * sum(fit.seconds for fit in self.fits)
         return [fit for fit in self.fits if fit.seconds >= least_s]
 
-    def has_room(self, report: Report) -> bool:
-        return len(_kinds(report) | {fit.kind: None for fit in self.fits}) <= MAX_KINDS
+    def has_room(self, batch: Batch) -> bool:
+        return all(self.find(kind) for kind in batch.kinds) or (
+            len({fit.kind for fit in self.fits}.union(batch.kinds)) <= max_kinds(batch.world_size)
+        )
 
-    def learn(self, report: Report, *, speed: float) -> None:
-        """Judge and fold in a report's kernel calls, as old as the newest step it tells of."""
-        for kind in _kinds(report):
-            if self.find(kind) is None:
-                self.fits.append(KindFit.empty(kind, self._new_model(), self.world_size))
+    def learn(self, batch: Batch, speeds: Float64) -> None:
+        """Judge and fold in kernel calls of ranks of these speeds [R], each row as old as the
+        newest step it tells of.
+        """
+        ranks = np.array(batch.ranks)
+        fits = [self._found(kind) for kind in batch.kinds]
+        newest = batch.newest_steps()
         if self.clock is None:
-            self.clock = report.newest_step
-        age = steps_behind(self.clock, report.newest_step)
-        weight = remaining(age, self.half_life_steps)
-        fast_weight = remaining(age, _FAST_HALF_LIFE_STEPS)
-        for moments in report.moments:
-            fit = self.find(moments.kind)
-            assert fit is not None
-            if report.rank not in self.doubted:
-                fit.judge(moments.points, speed)
-                fit.show(moments.points)
-            fit.learn(report.rank, moments, weight=weight, fast_weight=fast_weight)
+            self.clock = next((step for step in newest if step is not None), None)
+        ages = steps_behind_each(self.clock, newest)
+        weights = remaining_each(ages, self.half_life_steps)
+        fast_weights = remaining_each(ages, _FAST_HALF_LIFE_STEPS)
+        for columns in batch.moments:
+            fit, rows = fits[columns.kind], columns.rows
+            self._judge(fit, batch, columns, speeds)
+            fit.learn(ranks[rows], columns.sums_table, weights[rows], fast_weights[rows])
             # Without complete steps the fits must not wait for ever.
             if fit.fresh >= 2 * self.world_size:
                 fit.settle(self._doubted())
+
+    def _judge(self, fit: KindFit, batch: Batch, columns: MomentColumns, speeds: Float64) -> None:
+        """Predict the points of believed ranks, and keep them to be looked at."""
+        if not columns.point_rows:
+            return
+        points = point_table(columns.points).astype(np.float64)
+        speeds = speeds[columns.point_rows]
+        if self.doubted:
+            ranks = [batch.ranks[row] for row in columns.point_rows]
+            believed = ~np.isin(ranks, self.doubted)
+            points, speeds = points[believed], speeds[believed]
+        fit.judge(points, speeds)
+        fit.show(points)
+
+    def _found(self, kind: KernelKind) -> KindFit:
+        """Return the kind's fit, a new one where there is none."""
+        fit = self.find(kind)
+        if fit is None:
+            fit = KindFit.empty(kind, self._new_model(), self.world_size)
+            self.fits.append(fit)
+        return fit
 
     def settle(self) -> None:
         """Make the fits anew that have new evidence."""
@@ -123,6 +154,9 @@ class KernelFits(msgspec.Struct, eq=False, kw_only=True):
         same, and starts from what the old one's ranks agreed on.
         """
         self.settle()
+        most = max_kinds(world_size)
+        used = sorted(self.fits, key=lambda fit: -fit.seconds)[:most]
+        self.fits = [fit for fit in self.fits if fit in used]
         self.clock, self.world_size, self.doubted = None, world_size, []
         for fit in self.fits:
             fit.begin_attempt(world_size)
@@ -161,17 +195,15 @@ class KernelFits(msgspec.Struct, eq=False, kw_only=True):
         doubted[self.doubted] = True
         return doubted
 
-    def _new_model(self) -> QuadraticCostModel:
-        return QuadraticCostModel(
+    def _new_model(self) -> CostModel:
+        return CostModel(
             min_observations=self.min_observations, half_life_steps=self.half_life_steps
         )
 
 
-def _kinds(report: Report) -> dict[KernelKind, None]:
-    """Return the kinds that a report speaks of, an ordered set."""
-    measured = [moments.kind for moments in report.moments]
-    counted = [kernel.kind for totals in report.steps for kernel in totals.kernels]
-    return dict.fromkeys(measured + counted)
+def max_kinds(world_size: int) -> int:
+    """Return how many kinds a job of so many ranks keeps."""
+    return max(_MIN_KINDS, min(MAX_KINDS, _MAX_RANK_KINDS // world_size))
 
 
 def _forward(kind: KernelKind) -> KernelKind:

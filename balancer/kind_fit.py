@@ -1,25 +1,25 @@
 """One kernel kind's cost model, and everything it is made from and judged by.
 
-Shapes: W ranks; F = 6 features; N sums.
+Shapes: W ranks, n of them; F = 6 features; N sums; m raw points.
 """
 
 import math
-from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from libra.attention.cost import NUM_FEATURES
 from libra.attention.observer import KernelKind
+from libra.balancer.cost_model import CostModel
 from libra.balancer.drift import Cusum
 from libra.balancer.medians import lower_median
-from libra.balancer.model import QuadraticCostModel
 from libra.balancer.moments import Moments
-from libra.balancer.rank_moments import RankMoments, scatter
-from libra.balancer.wire import KernelMoments, Point
+from libra.balancer.rank_moments import RankMoments, scatters_at_own_pace
 
 Float64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Int64 = NDArray[np.int64]
 
 MAX_POINTS = 256
 # The error averages over about this many points, some five reports: a busy start is soon past.
@@ -39,6 +39,7 @@ class KindFit(msgspec.Struct, eq=False, kw_only=True):
         ranks: the evidence, rank by rank.
         paces: [W], seconds of each rank over the model's.
         scatters: [W, 5], scatter of the calls of each rank's newest reports; NaN before.
+        points: [m, F + 1], the newest ones.
         seconds: of its newest calls, under fast forgetting: is it used now?
         missed_seconds, judged_seconds: the error is their quotient.
         level, shape: tests for a change of all its costs, and of some.
@@ -46,12 +47,12 @@ class KindFit(msgspec.Struct, eq=False, kw_only=True):
     """
 
     kind: KernelKind
-    model: QuadraticCostModel
+    model: CostModel
     ranks: RankMoments
     paces: Float64
     scatters: Float64
     seconds: float = 0.0
-    points: list[Point] = []
+    points: Float64 = msgspec.field(default_factory=lambda: np.zeros((0, NUM_FEATURES + 1)))
     missed_seconds: float = 0.0
     judged_seconds: float = 0.0
     level: Cusum = msgspec.field(default_factory=lambda: Cusum(floor=_LEVEL_FLOOR))
@@ -59,7 +60,7 @@ class KindFit(msgspec.Struct, eq=False, kw_only=True):
     fresh: int = 0
 
     @classmethod
-    def empty(cls, kind: KernelKind, model: QuadraticCostModel, world_size: int) -> "KindFit":
+    def empty(cls, kind: KernelKind, model: CostModel, world_size: int) -> "KindFit":
         fit = cls(
             kind=kind,
             model=model,
@@ -82,31 +83,39 @@ class KindFit(msgspec.Struct, eq=False, kw_only=True):
         self.paces = np.ones(world_size)
         self.scatters = np.full((world_size, _SCATTER_REPORTS), np.nan)
 
-    def judge(self, points: Sequence[Point], speed: float) -> None:
-        """Predict points that the model has not learned from yet, of a rank of this speed.
+    def judge(self, points: Float64, speeds: Float64) -> None:
+        """Predict points [m, F + 1] that the model has not learned from yet, of ranks of these
+        speeds [m].
 
         Plans take speeds into account too: a slow rank is no error of the model.
         """
-        if not points or not self.model.is_calibrated_:
+        if not len(points) or not self.model.is_calibrated_:
             return
-        table = np.asarray(points, dtype=np.float64)
-        seconds = table[:, -1]
+        seconds = points[:, -1]
         kept = (1 - 1 / _ERROR_POINTS) ** len(points)
-        missed = float(np.abs(seconds - self.model.predict(table[:, :-1]) / speed).sum())
+        predicted = points[:, :-1] @ self.model.coef_ / speeds
+        missed = float(np.abs(seconds - predicted).sum())
         self.missed_seconds = kept * self.missed_seconds + missed
         self.judged_seconds = kept * self.judged_seconds + float(seconds.sum())
 
-    def learn(self, rank: int, report: KernelMoments, *, weight: float, fast_weight: float) -> None:
-        """Fold in a rank's report, by the weights that forgetting leaves to its age."""
-        sums = np.asarray(report.sums, dtype=np.float64)
-        if not sums[0] > 0:
+    def learn(self, ranks: Int64, sums: Float64, weights: Float64, fast_weights: Float64) -> None:
+        """Fold in sums [n, N] of n different ranks, by the weights [n] that forgetting leaves to
+        their age.
+        """
+        told = sums[:, 0] > 0
+        if not told.all():
+            ranks, sums = ranks[told], sums[told]
+            weights, fast_weights = weights[told], fast_weights[told]
+        if not len(ranks):
             return
-        self.ranks.add(rank, sums, weight)
-        self.seconds += fast_weight * float(sums[1])
-        own = self.scatters[rank]
-        own[:-1] = own[1:]
-        own[-1] = scatter(sums, self.model.coef_)
-        self.fresh += 1
+        self.ranks.add(ranks, sums, weights)
+        self.seconds += float(fast_weights @ sums[:, 1])
+        newest = scatters_at_own_pace(sums, self.model.coef_)
+        own = self.scatters[ranks]
+        own[:, :-1] = own[:, 1:]
+        own[:, -1] = newest
+        self.scatters[ranks] = own
+        self.fresh += len(ranks)
 
     def settle(self, doubted: Bools) -> None:
         """Make the model anew from all evidence but that of ``doubted`` ranks [W]."""
@@ -114,9 +123,10 @@ class KindFit(msgspec.Struct, eq=False, kw_only=True):
         self.model, self.paces = consensus.model, consensus.paces
         self.fresh = 0
 
-    def show(self, points: Sequence[Point]) -> None:
-        """Keep the newest points, for people to look at."""
-        self.points = [*self.points, *points][-MAX_POINTS:]
+    def show(self, points: Float64) -> None:
+        """Keep the newest points [m, F + 1], for people to look at."""
+        if len(points):
+            self.points = np.concatenate((self.points, points))[-MAX_POINTS:]
 
     def watch(self, seconds: Float64, features: Float64, doubted: Bools) -> float | None:
         """Look at a step's seconds [W] and features [W, F]; return the factor by which costs have

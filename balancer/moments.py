@@ -36,6 +36,23 @@ def _upper(num_features: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return rows, columns
 
 
+@cache
+def _rounding(num_features: int) -> Float64:
+    """Return what a matrix of unit diagonal may lack by rounding, [F + 1, F + 1]."""
+    return _ROUNDING * np.eye(num_features + 1)
+
+
+@cache
+def _joint(num_features: int) -> NDArray[np.intp]:
+    """Return [F + 1, F + 1]: where in the sums the second moments of (x, y) are."""
+    rows, columns = _upper(num_features)
+    index = np.zeros((num_features + 1, num_features + 1), dtype=np.intp)
+    index[rows, columns] = index[columns, rows] = 3 + np.arange(len(rows))
+    index[-1, :-1] = index[:-1, -1] = 3 + len(rows) + np.arange(num_features)
+    index[-1, -1] = 2
+    return index
+
+
 # Readings under a microsecond are clock grain, not cost: they must not outweigh real tiles.
 SECONDS_FLOOR = 1e-6
 
@@ -136,6 +153,32 @@ class Moments:
     def projection(self) -> Float64:
         """Sum of w x y, [F]."""
         return self.sums[-self.num_features :].copy()
+
+
+def are_plausible(sums: Float64, num_features: int = NUM_FEATURES) -> bool:
+    """Can observations have all of these sums [n, N]? True means that each is without ``fault``;
+    False, that one may have one.
+    """
+    if not (sums.min() >= 0 and sums.max() <= _MAX_SUM and sums[:, 0].all()):
+        return False
+    joint = sums[:, _joint(num_features)]
+    diagonals = np.diagonal(joint, axis1=1, axis2=2)
+    if (diagonals[:, :-1] > _MAX_RATE * sums[:, -num_features:]).any():
+        return False
+    # A feature without squares must have no products; its part of the matrix is nothing then.
+    if not diagonals.all():
+        unseen = diagonals == 0
+        if joint[unseen].any():
+            return False
+        diagonals = np.where(unseen, 1.0, diagonals)
+    scale = np.sqrt(diagonals)
+    joint /= scale[:, :, None] * scale[:, None, :]
+    joint += _rounding(num_features)
+    try:
+        np.linalg.cholesky(joint)
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def at_pace(sums: Float64, paces: Float64 | float, num_features: int = NUM_FEATURES) -> Float64:

@@ -42,7 +42,8 @@ def observe(state: JobState, settings: JobSettings) -> Observed:
     """Return what the job's newest steps tell; there may be none."""
     world_size = state.log.world_size
     doubts = rank_doubts(state)
-    kept = np.array([rank not in doubts for rank in range(world_size)], dtype=bool)
+    kept = np.ones(world_size, dtype=bool)
+    kept[list(doubts)] = False
     if not kept.any():
         kept[:] = True
     speeds = np.ones(world_size)
@@ -51,7 +52,7 @@ def observe(state: JobState, settings: JobSettings) -> Observed:
     stages = np.array([_stage(state, rank) for rank in range(world_size)], dtype=np.int64)
     steps = [_evidence(state, record) for record in _newest(state, settings)]
     return Observed(
-        steps=[only_ranks(step, kept) for step in steps],
+        steps=steps if kept.all() else [only_ranks(step, kept) for step in steps],
         ranks=np.flatnonzero(kept),
         speeds=speeds[kept],
         stages=stages[kept],
@@ -88,11 +89,12 @@ def _evidence(state: JobState, record: StepRecord) -> StepEvidence:
         per_kind = state.fits.coefficients(features.kinds)
         if per_kind is not None and tile is not None:
             work, home = price_actual(features, per_kind), features.home @ tile
-    pairs = np.zeros((len(record.waits), 0)) if features is None else features.home_pairs
+    world_size = len(record.kernel_seconds)
+    pairs = np.zeros((world_size, 0)) if features is None else features.home_pairs
     totals = pairs.sum(axis=1, keepdims=True)
     return StepEvidence(
         measured=record.kernel_seconds,
-        waits=record.waits,
+        waits=record.waits if record.waits.size else np.zeros(world_size),
         step_seconds=record.step_seconds,
         mismatches=record.plan_mismatches,
         work=work,

@@ -19,7 +19,7 @@ Waves = Annotated[int, msgspec.Meta(ge=0, le=16)]
 Author = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """One version of the settings of one job.
 
     Attributes:

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from libra.attention.cost import FEATURES, NUM_FEATURES
+from libra.balancer.cost_model import CostModel
 from libra.balancer.medians import lower_median
-from libra.balancer.model import QuadraticCostModel
 from libra.balancer.moments import NUM_SUMS, Moments, at_pace
 
 Float64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Int64 = NDArray[np.int64]
 
 # A rank counts for at most so many times the median rank's calls, and seconds.
 _MAX_INFLUENCE = 4.0
@@ -44,7 +45,7 @@ class Consensus:
             NaN for a rank without calls.
     """
 
-    model: QuadraticCostModel
+    model: CostModel
     paces: Float64
     scatters: Float64
 
@@ -66,10 +67,10 @@ class RankMoments(msgspec.Struct, eq=False, kw_only=True):
     def count(self) -> float:
         return float(self.sums[:, 0].sum() + self.base[0])
 
-    def add(self, rank: int, sums: Float64, weight: float) -> None:
-        """Fold in a rank's new sums [N], weighted by their age."""
-        self.sums[rank] += weight * sums
-        self.calls[rank] += sums[0]
+    def add(self, ranks: Int64, sums: Float64, weights: Float64) -> None:
+        """Fold in new sums [n, N] of n different ranks, weighted [n] by their age."""
+        self.sums[ranks] += weights[:, None] * sums
+        self.calls[ranks] += sums[:, 0]
 
     def scale(self, factor: float) -> None:
         """Weigh the past by ``factor``; the weight of one call always stays, so that a kernel that
@@ -90,7 +91,7 @@ class RankMoments(msgspec.Struct, eq=False, kw_only=True):
         fresh = RankMoments.empty(world_size)
         return msgspec.structs.replace(fresh, base=consensus.sums.copy(), base_calls=calls)
 
-    def agree(self, model: QuadraticCostModel, doubted: Bools) -> Consensus:
+    def agree(self, model: CostModel, doubted: Bools) -> Consensus:
         """Return the consensus of the ranks that are not ``doubted`` [W].
 
         ``model`` has the settings; its coefficients are only where the search begins.
@@ -105,7 +106,7 @@ class RankMoments(msgspec.Struct, eq=False, kw_only=True):
         coefficients = model.coef_ if model.num_observations_ else ranks.first_guess()
         for _ in range(_ROUNDS):
             paces[active], scatters[active], weights, calls = ranks.judge(coefficients)
-            sums = self.base + weights @ at_pace(ranks.sums, paces[active])
+            sums = self.base + _paced_sum(ranks.sums, weights, paces[active])
             model = self._fit(model, sums, self.base_calls + calls)
             moved = ranks.features @ np.abs(model.coef_ - coefficients)
             coefficients = model.coef_
@@ -114,10 +115,10 @@ class RankMoments(msgspec.Struct, eq=False, kw_only=True):
         return Consensus(model=model, paces=paces, scatters=scatters)
 
     @staticmethod
-    def _fit(model: QuadraticCostModel, sums: Float64, calls: float) -> QuadraticCostModel:
+    def _fit(model: CostModel, sums: Float64, calls: float) -> CostModel:
         # The weight of evidence fades, and that it was once enough stays.
         moments = Moments(sums.tolist())
-        return QuadraticCostModel.from_moments(moments, round(calls), **model.get_params())
+        return CostModel.from_moments(moments, round(calls), **model.get_params())
 
 
 class _Ranks:
@@ -160,11 +161,18 @@ class _Ranks:
         return most / np.maximum(amounts, max(most, _TINY))
 
 
-def scatter(sums: Float64, coefficients: Float64) -> float:
-    """Return the relative scatter of calls of sums [N] around the model, at their own pace."""
-    predicted = max(float(sums[_PROJECTION] @ coefficients), _TINY)
-    pace = np.array([max(sums[1], _TINY) / predicted])
-    return float(_scatters(sums[None], coefficients, pace)[0])
+def _paced_sum(sums: Float64, weights: Float64, paces: Float64) -> Float64:
+    """Return [N]: weights [W] @ ``at_pace`` of sums [W, N], without a copy of them."""
+    total = weights @ sums
+    total[1:3] = (weights / paces) @ sums[:, 1:3]
+    total[_GRAM] = (weights * paces) @ sums[:, _GRAM]
+    return np.asarray(total, dtype=np.float64)
+
+
+def scatters_at_own_pace(sums: Float64, coefficients: Float64) -> Float64:
+    """Return [n]: relative scatter of calls of sums [n, N] around the model, at their own pace."""
+    predicted = np.maximum(sums[:, _PROJECTION] @ coefficients, _TINY)
+    return _scatters(sums, coefficients, np.maximum(sums[:, 1], _TINY) / predicted)
 
 
 def _scatters(sums: Float64, coefficients: Float64, paces: Float64) -> Float64:

@@ -2,8 +2,10 @@
 
 An agent that died, or whose every report is refused, must not blind the balancer to the rest.
 
-Shapes: W ranks.
+Shapes: W ranks, n of them.
 """
+
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -40,19 +42,23 @@ class Hearing(msgspec.Struct, eq=False, kw_only=True):
     def empty(cls, world_size: int) -> "Hearing":
         return cls(heard=np.zeros(world_size), newest=np.full(world_size, -1.0))
 
-    def hear(self, rank: int, step: int) -> None:
-        """Note that a rank reported a step."""
-        self.reports += 1
-        self.heard[rank] = self.reports
-        self.newest[rank] = step
+    def hear(self, ranks: Sequence[int], step: int) -> None:
+        """Note that n different ranks reported a step, one after the other."""
+        before, self.reports = self.reports, self.reports + len(ranks)
+        self.heard[ranks] = np.arange(before + 1, self.reports + 1)
+        self.newest[ranks] = step
 
     def may_miss(self, known: int) -> bool:
         """Could a step that ``known`` ranks have reported do without the others?"""
         return known >= _MIN_HEARD and is_enough(known, len(self.heard))
 
-    def silent(self) -> set[int]:
-        """Return the silent ranks."""
+    def silent(self, at_least: int = 1) -> set[int]:
+        """Return the silent ranks, or none at all where they are certainly fewer than that."""
         late = self.reports - self.heard > _ROUNDS * len(self.heard)
+        # Asked for every report that may complete a step, and a median takes long.
+        suspect = late | (self.newest > self.newest.min() + _ASTRAY_STEPS)
+        if np.count_nonzero(suspect) < at_least:
+            return set()
         middle = np.median(self.newest)
         behind, astray = self.newest <= middle - _STEPS, self.newest > middle + _ASTRAY_STEPS
         return set(np.flatnonzero((late & behind) | astray).tolist())

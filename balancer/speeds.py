@@ -60,7 +60,7 @@ class SpeedSettings:
             raise ValueError(f"fastest={self.fastest}: must be above 1 and finite")
 
 
-class RankSpeed(msgspec.Struct, frozen=True, kw_only=True):
+class RankSpeed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One rank's speed.
 
     Attributes:

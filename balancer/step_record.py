@@ -1,22 +1,24 @@
-"""One complete step, put together from what its ranks reported of it.
+"""One complete step, as its ranks reported it.
 
 Shapes: W ranks; K kernel kinds; F = 6 features; M micro-batches.
 """
 
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from libra.attention.observer import KernelKind
+from libra.balancer.pending import PendingStep
 from libra.balancer.silence import is_enough
 from libra.balancer.trust import impossible
-from libra.balancer.wire import StepTotals
 
 Float64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+_NONE = np.zeros(0)
 
 
 class StepFeatures(msgspec.Struct, eq=False, kw_only=True):
@@ -41,18 +43,19 @@ class StepRecord(msgspec.Struct, eq=False, kw_only=True):
         policy_version: the version that most ranks ran.
         agreed: all ran it, but for so few that what they say counts for nothing.
         step_seconds: median of the ranks: they step in lockstep, and a broken clock has no say.
-        rank_seconds: [W], each rank's own reading of the step.
-        kernel_seconds: [W], forward and backward.
-        waits: [W] seconds of each rank's exposed waits for the exchange.
+        rank_seconds: [W], each rank's own reading of the step; empty once it has no prediction.
+        kernel_seconds: [W], forward and backward; float32 once the step is ``compact``.
+        waits: [W] seconds of each rank's exposed waits for the exchange; empty without features.
         sent_bytes: sum over ranks.
         wait_seconds: of the rank that waited longest for the exchange.
         wait_share: the largest share of a rank's step that went into that wait.
-        predicted_seconds: [W], what the model of that moment said; None before a fit.
+        predicted_seconds: [W], what the model of that moment said; None before a fit, and later.
         predicted_skew, home_skew: of the prediction, and of it under plain Ulysses.
         features: None once the step is no longer recent.
         believed: [W], whose kernel seconds are believed; None where all are.
         missing: ranks that were silent: a typical peer's figures stand for theirs.
         repeated: [W], whose are those of an earlier step; None where nobody's are.
+        kept_skew: of a compact step; None before.
     """
 
     step: int
@@ -74,6 +77,25 @@ class StepRecord(msgspec.Struct, eq=False, kw_only=True):
     believed: Bools | None = None
     repeated: Bools | None = None
     missing: tuple[int, ...] = ()
+    kept_skew: float | None = None
+
+    @property
+    def compact(self) -> bool:
+        """Is it kept for charts only?"""
+        return self.kept_skew is not None
+
+    @property
+    def detail(self) -> int:
+        """How much of it is kept: 2 with features, 1 with kernel seconds to the bit, 0 compact."""
+        return 0 if self.compact else 1 + (self.features is not None)
+
+    @property
+    def num_bytes(self) -> int:
+        """About what it takes, in memory as in the store."""
+        own, maybe = self.features, (self.predicted_seconds, self.believed)
+        arrays = [self.kernel_seconds, self.rank_seconds, self.waits, *maybe]
+        arrays += [] if own is None else [own.actual, own.seconds, own.home, own.home_pairs]
+        return 1024 + sum(array.nbytes for array in arrays if array is not None)
 
     @property
     def believed_seconds(self) -> Float64:
@@ -82,7 +104,7 @@ class StepRecord(msgspec.Struct, eq=False, kw_only=True):
 
     @property
     def skew(self) -> float:
-        return skew(self.believed_seconds)
+        return skew(self.believed_seconds) if self.kept_skew is None else self.kept_skew
 
     @property
     def slowdown(self) -> Float64:
@@ -105,6 +127,22 @@ class StepRecord(msgspec.Struct, eq=False, kw_only=True):
         believed[list(ranks)] = False
         believed[list(self.missing)] = False
         self.believed = believed if believed.any() and not believed.all() else None
+
+    def forget_features(self) -> None:
+        """Drop what decisions price anew."""
+        self.features, self.waits = None, _NONE
+
+    def forget_prediction(self) -> None:
+        """Drop what claims of the newest steps are held against."""
+        self.forget_features()
+        self.predicted_seconds, self.rank_seconds = None, _NONE
+
+    def make_compact(self) -> None:
+        """Keep what charts show, and nothing that is compared to the bit."""
+        self.forget_prediction()
+        self.kept_skew = self.skew
+        self.kernel_seconds = cast(Float64, self.kernel_seconds.astype(np.float32))
+        self.repeated, self.missing = None, ()
 
     def price(self, per_kind: Float64 | None, home: Float64 | None) -> None:
         """Note what the model says: coefficients [K, F] by kind, and [F] for the home plan."""
@@ -131,66 +169,46 @@ def price_actual(features: StepFeatures, per_kind: Float64) -> Float64:
     return np.asarray(np.einsum("wkf,kf->w", features.actual, per_kind), dtype=np.float64)
 
 
-def assemble(attempt: int, world_size: int, ranks: dict[int, StepTotals]) -> StepRecord:
-    """Return the step that these ranks reported; a typical one stands for those that did not."""
-    missing = tuple(set(range(world_size)) - ranks.keys()) if len(ranks) < world_size else ()
-    if missing:
-        by_cost = sorted(ranks, key=lambda r: (sum(k.seconds for k in ranks[r].kernels), r))
-        typical = ranks[by_cost[len(by_cost) // 2]]
-        typical = msgspec.structs.replace(
-            typical, sent_bytes=0, wait_seconds=0.0, plan_mismatches=0
-        )
-        ranks = ranks | dict.fromkeys(missing, typical)
-    totals = [ranks[rank] for rank in range(world_size)]
-    version, ran_by = _common_version([t.policy_version for t in totals])
-    features = _features(totals)
+def assemble(
+    step: int, attempt: int, world_size: int, pending: PendingStep, kinds: Sequence[KernelKind]
+) -> StepRecord:
+    """Return the step that these ranks reported; a typical one stands for those that did not.
+
+    ``kinds`` are those that the pending step's chunks number.
+    """
+    told = pending.gather(len(kinds)).of_all(world_size)
+    missing = tuple(sorted(set(range(world_size)) - pending.ranks.keys()))
+    version, ran_by = _common_version(told.versions)
+    shares = np.divide(told.waits, told.seconds, out=np.zeros(world_size), where=told.seconds > 0)
     return StepRecord(
-        step=totals[0].step,
+        step=step,
         attempt=attempt,
         policy_version=version,
         agreed=is_enough(ran_by, world_size),
-        step_seconds=float(np.median([t.seconds for t in totals])),
-        rank_seconds=np.array([t.seconds for t in totals], dtype=float),
-        kernel_seconds=features.seconds.sum(axis=1),
-        waits=np.array([t.wait_seconds for t in totals], dtype=float),
-        sent_bytes=sum(t.sent_bytes for t in totals),
-        wait_seconds=max(t.wait_seconds for t in totals),
-        wait_share=max(min(1.0, t.wait_seconds / t.seconds) if t.seconds else 0.0 for t in totals),
-        plan_mismatches=sum(t.plan_mismatches for t in totals),
-        features=features,
+        step_seconds=float(np.median(told.seconds)),
+        rank_seconds=told.seconds,
+        kernel_seconds=told.kernel_seconds.sum(axis=1),
+        waits=told.waits,
+        sent_bytes=told.sent_bytes,
+        wait_seconds=float(told.waits.max()),
+        wait_share=min(1.0, float(shares.max())),
+        plan_mismatches=told.mismatches,
+        features=StepFeatures(
+            kinds=[kinds[number] for number in told.kinds],
+            actual=told.actual,
+            seconds=told.kernel_seconds,
+            home=told.home,
+            home_pairs=told.pairs,
+        ),
         missing=missing,
     )
 
 
-def _common_version(versions: list[int]) -> tuple[int, int]:
+def _common_version(versions: NDArray[np.int64]) -> tuple[int, int]:
     """Return the version that most ranks ran, the lowest of several, and how many ran it.
 
     Ranks agree on a policy before a step, so a rank that tells of another one is mistaken.
     """
-    counts = Counter(versions)
-    version = min(counts, key=lambda own: (-counts[own], own))
-    return version, counts[version]
-
-
-def _features(totals: list[StepTotals]) -> StepFeatures:
-    kernels = [(rank, kernel) for rank, t in enumerate(totals) for kernel in t.kernels]
-    kinds = {kind: i for i, kind in enumerate(dict.fromkeys(k.kind for _, k in kernels))}
-    home = np.array([t.home_features for t in totals], dtype=float)
-    actual = np.zeros((len(totals), len(kinds), home.shape[1]))
-    seconds = np.zeros((len(totals), len(kinds)))
-    if kernels:
-        place = ([rank for rank, _ in kernels], [kinds[kernel.kind] for _, kernel in kernels])
-        np.add.at(actual, place, np.array([kernel.features for _, kernel in kernels]))
-        np.add.at(seconds, place, np.array([kernel.seconds for _, kernel in kernels]))
-    return StepFeatures(
-        kinds=list(kinds), actual=actual, seconds=seconds, home=home, home_pairs=_pairs(totals)
-    )
-
-
-def _pairs(totals: list[StepTotals]) -> Float64:
-    """Return home pairs [W, M], zero where a rank had fewer micro-batches."""
-    pairs = np.zeros((len(totals), max((len(t.home_pairs) for t in totals), default=0)))
-    if pairs.size:
-        for rank, rank_totals in enumerate(totals):
-            pairs[rank, : len(rank_totals.home_pairs)] = rank_totals.home_pairs
-    return pairs
+    found, counts = np.unique(versions, return_counts=True)
+    most = int(counts.argmax())
+    return int(found[most]), int(counts[most])

@@ -7,25 +7,53 @@ Shapes: W ranks.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 
+from libra.attention.observer import KernelKind
+from libra.balancer.batch_columns import StepColumns
+from libra.balancer.pending import PendingStep
 from libra.balancer.silence import Hearing
 from libra.balancer.step_record import StepRecord, assemble
 from libra.balancer.trust import repeated
-from libra.balancer.wire import StepTotals
 
-RING_STEPS = 2000
+RING_STEPS = 1000
+# Of those that are kept for charts only: very large jobs have fewer.
+RING_BYTES = 48 << 20
 # The newest steps keep their features, so that decisions can price them anew.
 RECENT_STEPS = 16
 # And their predictions for longer: whether a claim fits the steps before it began.
 PREDICTED_STEPS = 64
-# Within so many, nobody measures the same seconds twice.
-_REPEAT_STEPS = 128
+# Within so many, nobody measures the same seconds twice; older ones are kept for charts only.
+EXACT_STEPS = 128
 CLOSE_AFTER_STEPS = 64
 MAX_PENDING_STEPS = 512
+MAX_PENDING_BYTES = 512 << 20
 MAX_INCOMPLETE_STEPS = 64
+
+
+def bounded(records: list[StepRecord]) -> list[StepRecord]:
+    """Return the newest records that a log keeps, the older ones with less and less of them.
+
+    ``records`` are ordered; what is dropped of them is gone for all who hold them.
+    """
+    records = records[-RING_STEPS:]
+    for old in records[:-RECENT_STEPS]:
+        if old.features is not None:
+            old.forget_features()
+    for old in records[:-PREDICTED_STEPS]:
+        if old.rank_seconds.size:
+            old.forget_prediction()
+    room = RING_BYTES
+    for place in range(len(records) - EXACT_STEPS - 1, -1, -1):
+        old = records[place]
+        if not old.compact:
+            old.make_compact()
+        room -= old.num_bytes
+        if room < 0:
+            return records[place + 1 :]
+    return records
 
 
 class IncompleteStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,11 +69,13 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
     ``records`` is ordered by step. A new attempt that goes back in steps replaces what it does
     again. ``complete`` counts complete steps, ``incomplete`` those given up;
     ``wasted_seconds`` is summed over complete steps, those that are done again included.
+    ``kinds`` are those of this attempt, as pending steps number them.
     """
 
     attempt: int = 0
     world_size: int = 0
-    pending: dict[int, dict[int, StepTotals]] = {}
+    kinds: list[KernelKind] = []
+    pending: dict[int, PendingStep] = {}
     records: list[StepRecord] = []
     given_up: list[IncompleteStep] = []
     newest: int | None = None
@@ -57,30 +87,38 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
     def begin_attempt(self, attempt: int, world_size: int) -> None:
         """Forget what the old attempt left pending."""
         self.attempt, self.world_size = attempt, world_size
-        self.pending = {}
+        self.kinds, self.pending = [], {}
         self.newest = None
         self.hearing = Hearing.empty(world_size)
 
-    def add(self, rank: int, totals: StepTotals, doubts: Collection[int] = ()) -> StepRecord | None:
-        """Take in one rank's step; return the record if this completes it.
+    def number_kinds(self, kinds: Sequence[KernelKind]) -> list[int]:
+        """Return the numbers of kinds, new ones included."""
+        self.kinds += [kind for kind in dict.fromkeys(kinds) if kind not in self.kinds]
+        return [self.kinds.index(kind) for kind in kinds]
 
-        ``doubts`` are the ranks that were not believed before this step.
+    def add(
+        self,
+        ranks: Sequence[int],
+        columns: StepColumns,
+        kinds: list[int],
+        doubts: Collection[int] = (),
+    ) -> StepRecord | None:
+        """Take in one step of different ranks; return the record if this completes it.
+
+        Args:
+            kinds: number of each kind that the columns name.
+            doubts: ranks that were not believed before this step.
         """
-        step = totals.step
-        self.hearing.hear(rank, step)
+        step = columns.step
+        self.hearing.hear(ranks, step)
         if self._is_closed(step):
             return None
-        ranks = self.pending.setdefault(step, {})
-        ranks.setdefault(rank, totals)
-        if not self._is_complete(ranks):
-            if len(self.pending) > MAX_PENDING_STEPS:
-                self._evict()
+        pending = self.pending.setdefault(step, PendingStep())
+        pending.add(ranks, kinds, columns)
+        if not self._is_complete(pending.ranks):
+            self._bound_pending()
             return None
-        record = assemble(self.attempt, self.world_size, self.pending.pop(step))
-        again = repeated(
-            record.kernel_seconds, [r.kernel_seconds for r in self.current(_REPEAT_STEPS)]
-        )
-        record.repeated = again if again.any() else None
+        record = self._assemble(step, self.pending.pop(step))
         record.doubt(doubts)
         self._insert(record)
         self.wasted_seconds += record.wasted_seconds
@@ -98,27 +136,42 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
     def _is_closed(self, step: int) -> bool:
         if self.newest is None:
             return False
+        if step > self.newest:
+            return False
         if step <= self.newest - CLOSE_AFTER_STEPS:
             return True
         return any(r.step == step for r in self.current(CLOSE_AFTER_STEPS + 1))
 
-    def _is_complete(self, ranks: dict[int, StepTotals]) -> bool:
+    def _assemble(self, step: int, pending: PendingStep) -> StepRecord:
+        record = assemble(step, self.attempt, self.world_size, pending, self.kinds)
+        again = repeated(
+            record.kernel_seconds, [r.kernel_seconds for r in self.current(EXACT_STEPS)]
+        )
+        record.repeated = again if again.any() else None
+        return record
+
+    def _is_complete(self, ranks: dict[int, None]) -> bool:
         """Have all ranks reported the step that are heard of?"""
         if len(ranks) == self.world_size:
             return True
         if not self.hearing.may_miss(len(ranks)):
             return False
-        silent = self.hearing.silent()
+        silent = self.hearing.silent(at_least=self.world_size - len(ranks))
         return len(ranks) + len(silent - ranks.keys()) == self.world_size
+
+    def _bound_pending(self) -> None:
+        if len(self.pending) > MAX_PENDING_STEPS:
+            self._evict()
+        while (
+            len(self.pending) > 1
+            and sum(pending.num_bytes for pending in self.pending.values()) > MAX_PENDING_BYTES
+        ):
+            self._evict()
 
     def _insert(self, record: StepRecord) -> None:
         kept = [r for r in self.records if r.attempt == self.attempt or r.step < record.step]
         kept.insert(bisect_left(kept, record.step, key=lambda r: r.step), record)
-        self.records = kept[-RING_STEPS:]
-        for old in self.records[-PREDICTED_STEPS:-RECENT_STEPS]:
-            old.features = None
-        for old in self.records[-2 * PREDICTED_STEPS : -PREDICTED_STEPS]:
-            old.features = old.predicted_seconds = None
+        self.records = bounded(kept)
         self.newest = max(record.step, self.newest or 0)
         self.complete += 1
 
@@ -137,7 +190,7 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
         self._give_up(next(iter(self.pending)))
 
     def _give_up(self, step: int) -> None:
-        ranks = self.pending.pop(step)
+        ranks = self.pending.pop(step).ranks
         missing = tuple(rank for rank in range(self.world_size) if rank not in ranks)
         given_up = [*self.given_up, IncompleteStep(step=step, missing=missing)]
         self.given_up = given_up[-MAX_INCOMPLETE_STEPS:]

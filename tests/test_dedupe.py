@@ -15,7 +15,7 @@ def test_every_number_is_new_once() -> None:
         agent.add(sequence)
         assert agent.has(sequence)
 
-    assert (agent.floor, agent.ahead) == (199, set())
+    assert (agent.floor, agent.ahead) == (199, ())
 
 
 def test_a_gap_that_never_fills_is_given_up() -> None:
@@ -25,7 +25,7 @@ def test_a_gap_that_never_fills_is_given_up() -> None:
         assert not agent.has(sequence)
         agent.add(sequence)
 
-    assert (agent.floor, agent.ahead) == (999, set())
+    assert (agent.floor, agent.ahead) == (999, ())
     assert agent.has(0)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libra.balancer.batch import batch_of_one
 from libra.balancer.exchange_model import HALF_LIFE_STEPS, MIN_WAVES, ExchangeFits
 from libra.balancer.job import Job
 from libra.balancer.moments import Moments
@@ -52,7 +53,7 @@ def learned(steps: int, *, ranks: int = 8, **changes: Any) -> ExchangeFits:
 def learn(fits: ExchangeFits, steps: range, *, ranks: int = 8, **changes: Any) -> None:
     for step in steps:
         for rank in range(ranks):
-            fits.learn(report(rank, step, wave_sums(step * ranks + rank, **changes)))
+            fits.learn(batch_of_one(report(rank, step, wave_sums(step * ranks + rank, **changes))))
         fits.advance(step)
 
 
@@ -72,7 +73,7 @@ def test_nothing_is_said_without_evidence() -> None:
     """Fewer waves than a fit needs, or none, are no price."""
     fits = ExchangeFits()
     assert fits.seconds(1, 1) is None
-    fits.learn(report(0, 0, wave_sums(0, count=MIN_WAVES - 1)))
+    fits.learn(batch_of_one(report(0, 0, wave_sums(0, count=MIN_WAVES - 1))))
     fits.advance(0)
 
     assert fits.seconds(1, 1) is None
@@ -96,8 +97,8 @@ def test_one_rank_does_not_rule_the_fit(lie: list[float]) -> None:
     fits = ExchangeFits()
     for step in range(6):
         for rank in range(7):
-            fits.learn(report(rank, step, wave_sums(step * 8 + rank)))
-        fits.learn(report(7, step, lie))
+            fits.learn(batch_of_one(report(rank, step, wave_sums(step * 8 + rank))))
+        fits.learn(batch_of_one(report(7, step, lie)))
         fits.advance(step)
 
     for messages, sent_bytes, tolerance in ((4, 1 << 23, 0.2), (1, 1 << 24, 0.5)):
@@ -134,7 +135,7 @@ def test_the_order_of_reports_does_not_matter(order: list[int]) -> None:
     fits = [ExchangeFits(clock=0), ExchangeFits(clock=0)]
     for own, numbers in zip(fits, (range(24), order), strict=True):
         for number in numbers:
-            own.learn(reports[number])
+            own.learn(batch_of_one(reports[number]))
         own.advance(3)
 
     assert fits[0].seconds(4, 1 << 23) == pytest.approx(fits[1].seconds(4, 1 << 23), rel=1e-9)
@@ -147,7 +148,7 @@ def test_a_wild_step_number_neither_drowns_nor_wipes(wild: int) -> None:
     learn(fits, range(10**6, 10**6 + 6))
     assert fits.main is not None
     before = fits.main.count
-    fits.learn(report(0, wild, wave_sums(3, slower=2.0)))
+    fits.learn(batch_of_one(report(0, wild, wave_sums(3, slower=2.0))))
     fits.advance(10**6 + 5)
 
     assert before <= fits.main.count <= 1.05 * before
@@ -158,7 +159,7 @@ def test_transports_are_bounded() -> None:
     """A job that names ever new transports keeps eight."""
     fits = ExchangeFits()
     for number in range(20):
-        fits.learn(report(0, 0, wave_sums(0), transport=f"t{number}"))
+        fits.learn(batch_of_one(report(0, 0, wave_sums(0), transport=f"t{number}")))
     fits.advance(0)
 
     assert len(fits.fits) == MAX_WAVE_TRANSPORTS
@@ -181,7 +182,7 @@ def test_a_job_learns_shows_and_keeps_its_exchange() -> None:
     assert 0 < shown[0]["error"] < 0.2
     again = decode_state(encode_state(job._state))
     assert again.exchange.seconds(4, 1e7) == job._state.exchange.seconds(4, 1e7)
-    again.exchange.learn(report(15, 7, wave_sums(0)))
+    again.exchange.learn(batch_of_one(report(15, 7, wave_sums(0))))
     again.exchange.advance(7)
     assert again.exchange.seconds(4, 1e7) == pytest.approx(4 * MESSAGE_S + 1e7 * BYTE_S, rel=0.1)
 

@@ -160,7 +160,7 @@ def poisoned(report: Report, value: float) -> list[Report]:
     kernel = step.kernels[0]
     swap = msgspec.structs.replace
     sums = [*moments.sums[:5], value, *moments.sums[6:]]
-    point = (*moments.points[0][:4], value)
+    point = (*moments.points[0][:4], value, *moments.points[0][5:])
     features = (value, *kernel.features[1:])
     bad_steps = [
         swap(step, seconds=value),

@@ -33,7 +33,7 @@ def told(
 def add(ranks: RankMoments, rank: int, features: np.ndarray, seconds: np.ndarray) -> None:
     moments = Moments()
     moments.add(features, seconds)
-    ranks.add(rank, moments.sums, 1.0)
+    ranks.add(np.array([rank]), moments.sums[None], np.ones(1))
 
 
 def prices(ranks: RankMoments, doubted: tuple[int, ...] = ()) -> np.ndarray:

@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from libra.balancer.batch import batch_of_one
 from libra.balancer.step_record import StepRecord
 from libra.balancer.steps import (
     CLOSE_AFTER_STEPS,
@@ -14,6 +15,7 @@ from libra.balancer.steps import (
     StepLog,
 )
 from libra.balancer.wire import KernelTotals, StepTotals
+from tests.running import make_report
 from tests.simulated_job import BACKWARD, FORWARD
 
 
@@ -34,6 +36,13 @@ def totals(step: int, seconds: float = 1.0, *, version: int = 0) -> StepTotals:
     )
 
 
+def add(log: StepLog, rank: int, own: StepTotals) -> StepRecord | None:
+    """Take in one rank's step."""
+    report = make_report("job", rank=rank, world_size=log.world_size, steps=[own])
+    batch = batch_of_one(report)
+    return log.add([rank], batch.steps[0], log.number_kinds(batch.kinds))
+
+
 def started(world_size: int = 2, attempt: int = 0) -> StepLog:
     log = StepLog()
     log.begin_attempt(attempt, world_size)
@@ -42,7 +51,7 @@ def started(world_size: int = 2, attempt: int = 0) -> StepLog:
 
 def finish(log: StepLog, step: int) -> StepRecord:
     """Complete a step and return its record."""
-    record = [log.add(rank, totals(step)) for rank in range(log.world_size)][-1]
+    record = [add(log, rank, totals(step)) for rank in range(log.world_size)][-1]
     assert record is not None
     return record
 
@@ -51,9 +60,9 @@ def test_a_step_is_complete_when_all_ranks_reported() -> None:
     """A step counts once all ranks, in any order, have reported it; then its figures are whole."""
     log = started(3)
 
-    assert log.add(2, totals(5, 3.0)) is None
-    assert log.add(0, totals(5, 1.0)) is None
-    record = log.add(1, totals(5, 2.0))
+    assert add(log, 2, totals(5, 3.0)) is None
+    assert add(log, 0, totals(5, 1.0)) is None
+    record = add(log, 1, totals(5, 2.0))
 
     assert record is not None
     assert record.step == 5
@@ -68,10 +77,10 @@ def test_a_step_is_complete_when_all_ranks_reported() -> None:
 def test_prices_follow_actual_and_home_features() -> None:
     """Predicted skew is of the work that ranks did, home skew of what plain Ulysses would do."""
     log = started(2)
-    log.add(0, totals(0, 1.0))
+    add(log, 0, totals(0, 1.0))
     home = (1.0, 70.0, 70.0, 700.0, 1.0, 0.0)
     moved = msgspec.structs.replace(totals(0, 3.0), home_features=home)
-    record = log.add(1, moved)
+    record = add(log, 1, moved)
     assert record is not None
     assert record.predicted_skew is None
 
@@ -97,10 +106,10 @@ def test_steps_complete_out_of_order_and_stay_sorted() -> None:
 def test_a_rank_that_repeats_a_step_changes_nothing() -> None:
     """A rank's first word on a step stands, before and after the step is complete."""
     log = started()
-    log.add(0, totals(1, 1.0))
-    log.add(0, totals(1, 9.0))
-    record = log.add(1, totals(1, 1.0))
-    again = log.add(0, totals(1, 5.0))
+    add(log, 0, totals(1, 1.0))
+    add(log, 0, totals(1, 9.0))
+    record = add(log, 1, totals(1, 1.0))
+    again = add(log, 0, totals(1, 5.0))
 
     assert record is not None
     assert record.kernel_seconds.tolist() == [2.0, 2.0]
@@ -112,8 +121,8 @@ def test_a_rank_that_repeats_a_step_changes_nothing() -> None:
 def test_policy_versions_that_differ_are_no_agreement() -> None:
     """A step whose ranks ran different policies is no step under the newer one."""
     log = started()
-    log.add(0, totals(1, version=2))
-    record = log.add(1, totals(1, version=1))
+    add(log, 0, totals(1, version=2))
+    record = add(log, 1, totals(1, version=1))
 
     assert record is not None
     assert (record.policy_version, record.agreed) == (1, False)
@@ -122,7 +131,7 @@ def test_policy_versions_that_differ_are_no_agreement() -> None:
 def test_one_rank_of_four_has_no_say_in_what_was_run() -> None:
     """Ranks agree before a step: a single one that tells of another policy is mistaken."""
     log = started(4)
-    records = [log.add(rank, totals(1, version=9 if rank == 2 else 1)) for rank in range(4)]
+    records = [add(log, rank, totals(1, version=9 if rank == 2 else 1)) for rank in range(4)]
 
     assert records[-1] is not None
     assert (records[-1].policy_version, records[-1].agreed) == (1, True)
@@ -131,7 +140,7 @@ def test_one_rank_of_four_has_no_say_in_what_was_run() -> None:
 def test_a_step_that_lags_is_closed_and_names_the_missing_ranks() -> None:
     """A step that lags too far behind is given up for good, and tells which ranks are missing."""
     log = started(3)
-    log.add(1, totals(0))
+    add(log, 1, totals(0))
     for step in range(1, CLOSE_AFTER_STEPS):
         finish(log, step)
     assert log.incomplete == 0
@@ -141,7 +150,7 @@ def test_a_step_that_lags_is_closed_and_names_the_missing_ranks() -> None:
     assert log.incomplete == 1
     assert (log.given_up[0].step, log.given_up[0].missing) == (0, (0, 2))
     assert log.pending == {}
-    assert log.add(0, totals(0)) is None
+    assert add(log, 0, totals(0)) is None
     assert log.pending == {}
 
 
@@ -149,13 +158,13 @@ def test_all_is_bounded_however_ranks_report() -> None:
     """A rank whose step numbers run wild costs bounded memory, and honest steps go on."""
     log = started(2)
     for wild in range(MAX_PENDING_STEPS + 100):
-        log.add(1, totals(1_000_000 + wild))
+        add(log, 1, totals(1_000_000 + wild))
 
     assert len(log.pending) == MAX_PENDING_STEPS
     assert len(log.given_up) == MAX_INCOMPLETE_STEPS
     assert log.incomplete == 100
-    log.add(0, totals(10))
-    assert log.add(1, totals(10)) is not None
+    add(log, 0, totals(10))
+    assert add(log, 1, totals(10)) is not None
 
 
 def test_steps_from_before_an_outage_never_hold_up_new_ones() -> None:
@@ -163,11 +172,11 @@ def test_steps_from_before_an_outage_never_hold_up_new_ones() -> None:
     log = started(2)
     finish(log, 0)
     for step in range(1, 3 * MAX_PENDING_STEPS):
-        log.add(0, totals(step))
+        add(log, 0, totals(step))
     newest = 3 * MAX_PENDING_STEPS
-    log.add(0, totals(newest))
+    add(log, 0, totals(newest))
 
-    assert log.add(1, totals(newest)) is not None
+    assert add(log, 1, totals(newest)) is not None
     assert log.newest == newest
 
 
@@ -189,7 +198,7 @@ def test_a_new_attempt_drops_pending_and_replaces_what_it_does_again() -> None:
     log = started()
     for step in range(10):
         finish(log, step)
-    log.add(0, totals(10))
+    add(log, 0, totals(10))
 
     log.begin_attempt(1, 3)
     assert log.pending == {}
@@ -207,7 +216,7 @@ def test_ranks_without_kernels_are_even() -> None:
     log = started(1)
     nothing = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     idle = StepTotals(step=0, policy_version=0, seconds=0.0, kernels=[], home_features=nothing)
-    record = log.add(0, idle)
+    record = add(log, 0, idle)
 
     assert record is not None
     assert (record.skew, record.wait_share) == (1.0, 0.0)
