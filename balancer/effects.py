@@ -15,7 +15,6 @@ from typing import Literal
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 Float64 = NDArray[np.float64]
 
@@ -144,6 +143,8 @@ def step_ratios(seconds: Sequence[float], work_seconds: Sequence[float]) -> Floa
     scale = max(float(work.mean()), np.finfo(float).tiny)
     level = float(np.median(safe))
     table = np.stack([level / safe, work / scale * level / safe], axis=1)
+    from scipy.optimize import nnls  # slow to import, and never needed to start
+
     line, _ = nnls(table, np.ones(len(safe)))
     expected = level * (line[0] + line[1] * work / scale)
     return np.asarray(measured / np.maximum(expected, np.finfo(float).tiny), dtype=float)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from libra.balancer.moments import Moments
 
@@ -148,6 +147,8 @@ def _minimum(matrix: Float64, target: Float64) -> Float64:
     values, vectors = np.linalg.eigh(matrix)
     root = np.sqrt(np.maximum(values, RIDGE / 2))
     wanted = vectors.T @ target / root
+    from scipy.optimize import nnls  # slow to import, and never needed to start
+
     # nnls compares with an absolute tolerance, so it gets a target of unit size.
     size = float(np.linalg.norm(wanted))
     if size == 0.0:
