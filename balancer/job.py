@@ -5,15 +5,20 @@ What depends on their order tells what was known at a moment: a kind's prequenti
 a step was predicted to cost, and when a policy was published.
 """
 
+from collections import deque
+from collections.abc import Sequence
 from typing import Self
 
 import msgspec
 
 from libra.balancer import intake, views
+from libra.balancer.batch import Batch, BatchOutcome, batch_of_one
 from libra.balancer.belief import believe
-from libra.balancer.events import Event, View
-from libra.balancer.evidence import Decision, Topic
+from libra.balancer.diagnosed import Diagnosed
+from libra.balancer.events import Event
+from libra.balancer.evidence import Topic
 from libra.balancer.history import find
+from libra.balancer.job_views import JobViews
 from libra.balancer.lifecycle import (
     begin_trial,
     count_rollback,
@@ -22,78 +27,114 @@ from libra.balancer.lifecycle import (
     log_decision,
     put_in_force,
 )
+from libra.balancer.merging import can_merge, merge
 from libra.balancer.policy import Policy
-from libra.balancer.policy_views import policies_view, policy_row
-from libra.balancer.pool_views import RecommendedPool, pools_view, whatif_view
-from libra.balancer.snapshot import decode_state, encode_state
+from libra.balancer.policy_views import policy_row
+from libra.balancer.pool_views import Advised
+from libra.balancer.snapshot import decode_state, decode_steps, encode_core, encode_state
 from libra.balancer.speeds import look_different, speeds_to_act_on
 from libra.balancer.state import JobSettings, JobState, Mode, new_state
 from libra.balancer.state_evidence import newest_decision
 from libra.balancer.step_record import StepRecord
+from libra.balancer.steps import RING_STEPS, bounded
 from libra.balancer.wire import Report, ReportError
 
 
-class Job:
+class Job(JobViews):
     """The state of one job and everything that may happen to it."""
 
     def __init__(
         self, name: str, *, mode: Mode = "observe", settings: JobSettings | None = None
     ) -> None:
         self.settings = settings or JobSettings()
+        self._new_steps: deque[StepRecord] = deque(maxlen=RING_STEPS)
         self._adopt(new_state(name, mode, self.settings))
-
-    @property
-    def name(self) -> str:
-        return self._state.name
-
-    @property
-    def world_size(self) -> int:
-        """Ranks of the newest attempt, 0 before any report."""
-        return self._state.log.world_size
-
-    @property
-    def mode(self) -> Mode:
-        return self._state.mode
-
-    @property
-    def policy(self) -> Policy:
-        """The policy in force."""
-        return self._state.policy
-
-    @property
-    def decision(self) -> Decision | None:
-        """What the newest evidence calls for; None when frozen."""
-        return self._decision
 
     def is_duplicate(self, report: Report) -> bool:
         """Was this very report folded in already?"""
-        return intake.is_duplicate(self._state, report)
+        batch = batch_of_one(report)
+        return not intake.is_late(self._state, batch) and not intake.fresh_rows(self._state, batch)
 
     def apply(self, report: Report, now_s: float) -> list[Event]:
-        """Fold in a report; one seen before, or of an older attempt, is only counted.
+        """Fold in a report; one seen before, or of a launch that was given up, is only counted.
 
         Raises ``ReportError``, with nothing folded in, for a report that cannot be true.
         """
+        return self.take(batch_of_one(report), now_s).events
+
+    def take(self, batch: Batch, now_s: float) -> BatchOutcome:
+        """Fold in the rows of a batch that can be true and are new; say what became of all.
+
+        Raises ``ReportError``, with nothing folded in, where the batch or each row is refused.
+        """
         state = self._state
         try:
-            intake.check(state, report)
+            batch, refused = intake.checked(state, batch, self.settings.max_world_size)
         except ReportError:
-            state.counters.rejected += 1
+            state.counters.rejected += len(batch)
             raise
-        if intake.is_late(state, report):
-            state.counters.late += 1
-            return []
+        state.counters.rejected += len(refused)
+        outcome = BatchOutcome(refused=refused)
+        if intake.is_late(state, batch):
+            state.counters.late += len(batch)
+            outcome.late = len(batch)
+            return outcome
         state.last_report_s = now_s
-        if intake.is_duplicate(state, report):
-            state.counters.duplicates += 1
-            return []
-        state.counters.reports += 1
-        known_rank = state.ranks.get(report.rank)
-        completed = intake.fold(state, report, self.settings.decide)
+        for part in intake.rounds(batch):
+            self._take_part(part, outcome, now_s)
+        intake.note_clock(state, batch, now_s)
+        return outcome
+
+    def take_all(self, batches: Sequence[Batch], now_s: float) -> list[BatchOutcome | ReportError]:
+        """Fold in batches as ``take`` would, one after the other; the events are the first's.
+
+        Those that nothing is wrong with are folded in together, which takes little longer than one.
+        """
+        if len(batches) > 1 and can_merge(batches):
+            merged = merge(batches)
+            if intake.are_healthy(self._state, batches, merged, self.settings.max_world_size):
+                return self._take_merged(batches, merged, now_s)
+        return [self._told(batch, now_s) for batch in batches]
+
+    def _told(self, batch: Batch, now_s: float) -> BatchOutcome | ReportError:
+        try:
+            return self.take(batch, now_s)
+        except ReportError as error:
+            return error
+
+    def _take_merged(
+        self, batches: Sequence[Batch], merged: Batch, now_s: float
+    ) -> list[BatchOutcome | ReportError]:
+        self._state.last_report_s = now_s
+        outcome = BatchOutcome()
+        self._take_fresh(merged, outcome, now_s)
+        for batch in batches:
+            intake.note_clock(self._state, batch, now_s)
+        outcomes = [BatchOutcome(accepted=len(batch)) for batch in batches]
+        outcomes[0].events = outcome.events
+        return list(outcomes)
+
+    def _take_part(self, batch: Batch, outcome: BatchOutcome, now_s: float) -> None:
+        """Fold in reports of different ranks as far as they are new."""
+        state = self._state
+        fresh = intake.fresh_rows(state, batch)
+        outcome.duplicates += len(batch) - len(fresh)
+        state.counters.duplicates += len(batch) - len(fresh)
+        if not fresh:
+            return
+        self._take_fresh(batch.only(fresh) if len(fresh) < len(batch) else batch, outcome, now_s)
+
+    def _take_fresh(self, batch: Batch, outcome: BatchOutcome, now_s: float) -> None:
+        """Fold in reports of different ranks that are new."""
+        state = self._state
+        outcome.accepted += len(batch)
+        state.counters.reports += len(batch)
+        known = [state.ranks.get(rank) for rank in batch.ranks]
+        completed = intake.fold(state, batch, self.settings.decide)
         if len(self._speeds) != len(state.speeds):  # another attempt, with other ranks
             self._take_speeds()
-        rank_is_new = state.ranks[report.rank] != known_rank
-        return self._follow_up(completed, rank_is_new, now_s)
+        ranks_are_new = [state.ranks.get(rank) for rank in batch.ranks] != known
+        outcome.events += self._follow_up(completed, ranks_are_new, now_s)
 
     def reject(self) -> None:
         """Count a report that could not even be decoded."""
@@ -130,10 +171,26 @@ class Job:
         """Return everything needed to go on, and the newest steps."""
         return encode_state(self._state)
 
+    def core(self) -> bytes:
+        """Return everything needed to go on, but for the complete steps."""
+        return encode_core(self._state)
+
+    def new_steps(self) -> list[StepRecord]:
+        """Return the steps that have completed since this was last asked, each once."""
+        steps = list(self._new_steps)
+        self._new_steps.clear()
+        return steps
+
     @classmethod
-    def load(cls, body: bytes, settings: JobSettings | None = None) -> Self:
-        """Return the job of a dump; raise ``ValueError`` for anything else."""
+    def load(
+        cls, body: bytes, settings: JobSettings | None = None, steps: Sequence[bytes] = ()
+    ) -> Self:
+        """Return the job of a dump, or of a core and its steps' bodies.
+
+        Raises ``ValueError`` for anything else.
+        """
         state = decode_state(body)
+        state.log.records += decode_steps(steps, state.log.attempt)
         job = cls(state.name, mode=state.mode, settings=settings)
         state.fits.configure(
             min_observations=job.settings.decide.min_observations,
@@ -142,38 +199,17 @@ class Job:
         job._adopt(state)
         return job
 
-    def summary(self, now_s: float) -> View:
-        pool = self._pool.of(self._state)
-        return views.summary_view(self._state, self.settings, self._decision, now_s, pool)
-
-    def skew(self, last: int = 600) -> View:
-        return views.skew_view(self._state, last)
-
-    def ranks(self, last: int = 600) -> View:
-        return views.ranks_view(self._state, self.settings, last)
-
-    def model(self) -> View:
-        return views.model_view(self._state)
-
-    def exchange(self, last: int = 600) -> View:
-        return views.exchange_view(self._state, last)
-
-    def policies(self) -> View:
-        return policies_view(self._state)
-
-    def diagnosis(self) -> View:
-        return views.diagnosis_view(self._state, self.settings)
-
-    def pools(self) -> View:
-        return pools_view(self._state)
-
-    def whatif(self) -> View:
-        return whatif_view(self._state)
+    def backfill(self, records: Sequence[StepRecord]) -> None:
+        """Put older steps before those that are known: charts reach further back."""
+        known = self._state.log.records
+        older = [r for r in records if not known or r.step < known[0].step]
+        self._state.log.records = bounded([*older, *known])
 
     def _adopt(self, state: JobState) -> None:
         self._state = state
         self._take_speeds()
-        self._pool = RecommendedPool()
+        self.advised = Advised(state)
+        self.diagnosed = Diagnosed(state, self.settings)
         self._think()
 
     def _take_speeds(self) -> None:
@@ -184,11 +220,12 @@ class Job:
         self._decision = newest_decision(self._state, self.settings.decide)
 
     def _follow_up(
-        self, completed: list[StepRecord], rank_is_new: bool, now_s: float
+        self, completed: list[StepRecord], ranks_are_new: bool, now_s: float
     ) -> list[Event]:
         """Think again after new steps, and tell of everything that changed."""
         state = self._state
         before = self._speeds
+        self._new_steps += completed
         if completed:
             believe(state, self.settings.decide.speeds)
             self._take_speeds()
@@ -201,7 +238,7 @@ class Job:
             events.append(Event(kind="model", data=model))
         # While ranks join one by one the list would be sent once for each of them.
         all_there = len(state.ranks) == state.log.world_size
-        if (rank_is_new and all_there) or look_different(before, self._speeds):
+        if (ranks_are_new and all_there) or look_different(before, self._speeds):
             rows = views.rank_rows(state, self.settings)
             events.append(Event(kind="ranks", data={"ranks": rows}))
         return events + (self._publish_decision(now_s) if completed else [])

@@ -33,13 +33,17 @@ def put_in_force(
     predicted_gain: float | None = None,
     restores: int | None = None,
 ) -> PolicyEntry:
-    """Publish a policy: give it the next version and the time, and end what was on trial."""
+    """Publish a policy: give it the next version and the time, and end what was on trial.
+
+    Agents follow versions upwards only, so the next one is above all that they were heard to run.
+    """
     replaced = state.policy.version
+    version = max(replaced, state.heard_version) + 1
     if state.trial is not None:
-        reason = f"Replaced by policy {replaced + 1} before it was judged."
+        reason = f"Replaced by policy {version} before it was judged."
         end_trial(state, _unclear(state, reason))
     state.policy = msgspec.structs.replace(
-        policy, version=replaced + 1, parent=replaced, created_s=now_s
+        policy, version=version, parent=replaced, created_s=now_s
     )
     entry = PolicyEntry(
         policy=state.policy, predicted_gain=predicted_gain, topic=topic, restores=restores

@@ -1,90 +1,74 @@
-"""The balancer's memory on disk: one SQLite file, one writer thread, group commit.
+"""A backend behind one writer thread, with group commit: what waits together is written together.
 
-A job is kept as its newest snapshot and the reports that came after it. A write is done when
-its transaction is fsynced, and never before, so whatever was acknowledged is there after a
-kill -9. The file belongs to one balancer at a time: the lock is SQLite's own and dies with the
-process.
+A write is done when its transaction is durable, and never before, so whatever was acknowledged is
+there after a kill -9.
 """
 
 import contextlib
 import logging
-import os
 import queue
-import sqlite3
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
+
+from libra.balancer.histogram import Histogram
+from libra.balancer.storage import (
+    Backend,
+    LostLeadError,
+    Result,
+    StoreError,
+    StoreFullError,
+    Write,
+)
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 1
-_TABLES = """
-BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS jobs (name TEXT PRIMARY KEY, snapshot BLOB NOT NULL, at_s REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS reports (
-    id INTEGER PRIMARY KEY, job TEXT NOT NULL, at_s REAL NOT NULL, body BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS reports_of_job ON reports (job, id);
-PRAGMA user_version = 1;
-COMMIT;
-"""
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_MAX_BATCH = 1024
+_MAX_GROUP = 256
+_SIZE_EVERY_S = 5.0
+_CLOSED = "the store is closed"
 
 
-class StoreError(Exception):
-    """The store cannot be opened or written; the message is one sentence for people."""
+@dataclass(frozen=True, slots=True)
+class _Question:
+    ask: Callable[[Backend], Any]
 
 
-class StoreFullError(StoreError):
-    """Too many writes wait for the disk; try again later."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Write:
-    """One change of a job: a snapshot replaces all that is stored of it, a report adds to it."""
-
-    job: str
-    at_s: float
-    report: bytes | None = None
-    snapshot: bytes | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredJob:
-    """What the store knows of a job: its snapshot, then (time, body) of each later report.
-
-    There is no snapshot when the write that held the first one failed and a later one did not.
-    """
-
-    name: str
-    snapshot: bytes | None = None
-    reports: list[tuple[float, bytes]] = field(default_factory=list)
+_Item = tuple[Sequence[Write] | _Question, "Future[Any]"]
 
 
 class Store:
-    """Open the file at ``path``, or raise ``StoreError``. Thread-safe to ``submit`` to."""
+    """Write to a backend and ask it, from one thread of its own. Thread-safe.
 
-    def __init__(
-        self, path: Path, *, queue_size: int = 4096, commit_interval_s: float = 0.05
-    ) -> None:
-        self.path = path
+    Attributes:
+        commits: transactions that were tried, and the seconds that they took.
+        errors: how many of them failed.
+        healthy: did the last one succeed?
+        lost_lead: has another balancer taken over?
+    """
+
+    def __init__(self, backend: Backend, *, queue_size: int = 4096) -> None:
+        self.backend = backend
+        self.label = backend.label
         self.capacity = queue_size
-        self.commits = 0
-        self.commit_seconds = 0.0
+        self.commits = Histogram()
         self.errors = 0
         self.healthy = True
-        self._commit_interval_s = commit_interval_s
-        self._queue: queue.Queue[tuple[Write, Future[None]] | None] = queue.Queue(queue_size)
-        self._connection = _open(path)
+        self.lost_lead = False
+        self._size_bytes = backend.size_bytes()
+        self._sized_s = time.monotonic()
+        self._queue: queue.Queue[_Item | None] = queue.Queue(queue_size)
         self._closed = False
+        # Held to put and to close, so that nothing is queued behind the end.
+        self._lock = threading.Lock()
         self._writer = threading.Thread(target=self._run, name="libra-store", daemon=True)
         self._writer.start()
 
     @property
     def waiting(self) -> int:
-        """Number of writes that the writer has not taken up yet."""
+        """Number of requests that the writer has not taken up yet."""
         return self._queue.qsize()
 
     @property
@@ -93,64 +77,85 @@ class Store:
 
     @property
     def size_bytes(self) -> int:
-        files = (self.path, _beside(self.path, "-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
+        """Bytes on disk, as of a few seconds ago."""
+        return self._size_bytes
 
-    def load(self) -> list[StoredJob]:
-        """Return every job; call it before the first ``submit``."""
-        try:
-            jobs = {
-                name: StoredJob(name=name, snapshot=snapshot)
-                for name, snapshot in self._connection.execute("SELECT name, snapshot FROM jobs")
-            }
-            rows = self._connection.execute("SELECT job, at_s, body FROM reports ORDER BY id")
-            for name, at_s, body in rows:
-                jobs.setdefault(name, StoredJob(name=name)).reports.append((at_s, body))
-        except sqlite3.Error as error:
-            raise StoreError(f"cannot read the store {self.path}: {error}") from error
-        return list(jobs.values())
+    def submit(self, writes: Sequence[Write]) -> "Future[None]":
+        """Queue writes that belong together; the future is done once they are durable.
 
-    def submit(self, write: Write) -> Future[None]:
-        """Queue a write; the future is done once it is on disk, or holds a ``StoreError``."""
-        if self._closed:
-            raise StoreError(f"the store {self.path} is closed")
-        future: Future[None] = Future()
-        try:
-            self._queue.put_nowait((write, future))
-        except queue.Full:
-            raise StoreFullError(f"{self.capacity} writes wait for the disk already") from None
-        return future
+        Without writes it tells whether the disk takes any. Raises ``StoreFullError``.
+        """
+        return self._put(tuple(writes))
+
+    def ask(self, question: Callable[[Backend], Result]) -> "Future[Result]":
+        """Run a question on the writer thread, between transactions. Raises ``StoreFullError``."""
+        return self._put(_Question(question))
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Write what is queued and close the file."""
-        if self._closed:
-            return
-        self._closed = True
+        """Write what is queued and close the backend; what is late fails with ``StoreError``."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        deadline = time.monotonic() + timeout_s
         with contextlib.suppress(queue.Full):
             self._queue.put(None, timeout=timeout_s)
-        self._writer.join(timeout_s)
+        self._writer.join(max(0.0, deadline - time.monotonic()))
         if self._writer.is_alive():
-            logger.error("The store %s did not close within %g s.", self.path, timeout_s)
+            logger.error("The store %s did not close within %g s.", self.label, timeout_s)
+            self._fail_waiting()
             return
-        self._connection.close()
+        try:
+            self.backend.close()
+        except StoreError as error:
+            logger.error("%s.", error)
+
+    def _put(self, work: Sequence[Write] | _Question) -> "Future[Any]":
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._closed:
+                raise StoreError(_CLOSED)
+            try:
+                self._queue.put_nowait((work, future))
+            except queue.Full:
+                text = f"{self.capacity} writes wait for the disk already"
+                raise StoreFullError(text) from None
+        return future
 
     def _run(self) -> None:
-        going = True
-        while going:
-            batch = [self._queue.get()]
-            deadline = time.monotonic() + self._commit_interval_s
+        while (item := self._queue.get()) is not None:
+            group, going = [item], True
             with contextlib.suppress(queue.Empty):
-                while batch[-1] is not None and len(batch) < _MAX_BATCH:
-                    batch.append(self._queue.get(timeout=max(0.0, deadline - time.monotonic())))
-            going = batch[-1] is not None
-            self._commit([item for item in batch if item is not None])
+                while going and len(group) < _MAX_GROUP:
+                    more = self._queue.get_nowait()
+                    going = more is not None
+                    group += [more] if more is not None else []
+            self._work(group)
+            if not going:
+                return
 
-    def _commit(self, batch: list[tuple[Write, Future[None]]]) -> None:
-        start = time.monotonic()
-        failure = self._transact([write for write, _ in batch])
-        self.commits += 1
-        self.commit_seconds += time.monotonic() - start
-        for _, future in batch:
+    def _work(self, group: list[_Item]) -> None:
+        """Do a group in order: neighbouring writes are one transaction."""
+        together: list[tuple[Sequence[Write], Future[Any]]] = []
+        for work, future in group:
+            if not future.set_running_or_notify_cancel():
+                continue
+            if isinstance(work, _Question):
+                self._commit(together)
+                together = []
+                self._answer(work, future)
+            else:
+                together.append((work, future))
+        self._commit(together)
+
+    def _commit(self, together: list[tuple[Sequence[Write], "Future[Any]"]]) -> None:
+        if not together:
+            return
+        with self.commits.time():
+            failure = self._transact([write for writes, _ in together for write in writes])
+        if time.monotonic() - self._sized_s > _SIZE_EVERY_S:
+            self._weigh()
+        for _, future in together:
             if failure is None:
                 future.set_result(None)
             else:
@@ -158,92 +163,52 @@ class Store:
 
     def _transact(self, writes: list[Write]) -> StoreError | None:
         try:
-            with self._connection:
-                self._connection.execute("BEGIN IMMEDIATE")
-                for write in writes:
-                    self._write(write)
-        except sqlite3.Error as error:
+            self.backend.transact(writes)
+        except Exception as error:
+            if self.healthy or not isinstance(error, StoreError):
+                # Once for a row of failures: a full disk may stay full for hours.
+                logger.error("Cannot write the store: %s.", error, exc_info=_trace(error))
             self.errors += 1
             self.healthy = False
-            logger.error("Cannot write the store %s: %s.", self.path, error)
-            return StoreError(f"cannot write the store: {error}")
+            self.lost_lead |= isinstance(error, LostLeadError)
+            return _as_store_error(error)
+        if not self.healthy:
+            logger.warning("The store %s can be written again.", self.label)
         self.healthy = True
         return None
 
-    def _write(self, write: Write) -> None:
-        if write.snapshot is None:
-            self._connection.execute(
-                "INSERT INTO reports (job, at_s, body) VALUES (?, ?, ?)",
-                (write.job, write.at_s, write.report),
-            )
+    def _answer(self, question: _Question, future: "Future[Any]") -> None:
+        try:
+            answer = question.ask(self.backend)
+        except Exception as error:
+            self.errors += 1
+            self.lost_lead |= isinstance(error, LostLeadError)
+            logger.error("Cannot ask the store: %s.", error, exc_info=_trace(error))
+            future.set_exception(_as_store_error(error))
             return
-        self._connection.execute("DELETE FROM reports WHERE job = ?", (write.job,))
-        self._connection.execute(
-            "INSERT OR REPLACE INTO jobs (name, snapshot, at_s) VALUES (?, ?, ?)",
-            (write.job, write.snapshot, write.at_s),
-        )
+        self._weigh()
+        future.set_result(answer)
+
+    def _weigh(self) -> None:
+        self._sized_s = time.monotonic()
+        with contextlib.suppress(StoreError, OSError):
+            self._size_bytes = self.backend.size_bytes()
+
+    def _fail_waiting(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                item = self._queue.get_nowait()
+                if item is not None and item[1].set_running_or_notify_cancel():
+                    item[1].set_exception(StoreError(_CLOSED))
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """Return the checked connection; a damaged file is set aside and a new one begun."""
-    try:
-        return _connect(path)
-    except sqlite3.Error as error:
-        if error.sqlite_errorcode & 0xFF not in _DAMAGED:
-            raise StoreError(_explain(path, error)) from error
-        damage = str(error)
-    aside = _set_aside(path)
-    logger.error("The store %s is damaged (%s): moved to %s, beginning anew.", path, damage, aside)
-    try:
-        return _connect(path)
-    except sqlite3.Error as error:
-        raise StoreError(_explain(path, error)) from error
+def _as_store_error(error: Exception) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    return StoreError(f"unexpected {type(error).__name__} in the store: {error}")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
-    try:
-        # Before WAL: then no shared memory file is needed, and a second balancer is locked out.
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA:
-            raise StoreError(
-                f"the store {path} has schema {version}, this Libra knows {SCHEMA}: "
-                "it was written by a newer Libra"
-            )
-        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            damage = sqlite3.DatabaseError(verdict)
-            damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise damage
-        connection.executescript(_TABLES)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _explain(path: Path, error: sqlite3.Error) -> str:
-    if not path.parent.is_dir():
-        return f"cannot open the store {path}: there is no directory {path.parent}"
-    if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-        return f"cannot open the store {path}: another balancer uses it"
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        return f"cannot open the store {path}: no permission to write there"
-    return f"cannot open the store {path}: {error}"
-
-
-def _set_aside(path: Path) -> Path:
-    """Rename the file and its write-ahead log; return the new name of the file."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    aside = _beside(path, f".damaged-{stamp}-{os.getpid()}")
-    for suffix in ("", "-wal", "-shm"):
-        with contextlib.suppress(FileNotFoundError):
-            _beside(path, suffix).rename(_beside(aside, suffix))
-    return aside
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
+def _trace(error: Exception) -> Exception | None:
+    return None if isinstance(error, StoreError) else error
