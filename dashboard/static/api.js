@@ -16,12 +16,32 @@ async function problemDetail(response) {
   return problem.detail || problem.title || response.statusText || `status ${response.status}`;
 }
 
+let unauthorized = () => {};
+
+// heard() is called when the balancer no longer knows who is reading.
+export function onUnauthorized(heard) {
+  unauthorized = heard;
+}
+
 async function get(url) {
+  return ask(url).catch((error) => {
+    if (error.status === 401) unauthorized();
+    throw error;
+  });
+}
+
+function post(url, body) {
+  const headers = { "content-type": "application/json" };
+  return ask(url, { method: "POST", headers, body: JSON.stringify(body) });
+}
+
+async function ask(url, { headers = {}, ...options } = {}) {
   try {
     const response = await fetch(url, {
-      headers: { accept: "application/json" },
+      headers: { accept: "application/json", ...headers },
       cache: "no-store",
       signal: AbortSignal.timeout(TIMEOUT_MS),
+      ...options,
     });
     if (!response.ok) throw new ApiError(response.status, await problemDetail(response));
     return await response.json();
@@ -35,6 +55,18 @@ function url(path, query = {}) {
   const target = new URL(`api/v1/${path}`, document.baseURI);
   for (const [name, value] of Object.entries(query)) target.searchParams.set(name, value);
   return target;
+}
+
+export function fetchSession() {
+  return get(url("session"));
+}
+
+export function sendLogin(token) {
+  return post(url("login"), { token });
+}
+
+export function sendLogout() {
+  return post(url("logout"), {});
 }
 
 export function fetchJobs() {

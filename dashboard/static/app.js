@@ -4,6 +4,7 @@ import { ApiError, fetchJobs } from "./api.js";
 import { byId, showNotice } from "./dom.js";
 import { Header } from "./header.js";
 import { JobPage } from "./job.js";
+import { Login } from "./login.js";
 
 const AGE_MS = 1_000;
 const REFRESH_MS = 3_000;
@@ -18,6 +19,10 @@ class App {
   constructor() {
     this.header = new Header((job) => location.assign(`?${new URLSearchParams({ job })}`));
     this.page = null;
+    this.login = new Login({
+      left: () => this.page?.pause(),
+      entered: () => this.page?.resume(),
+    });
   }
 
   async run() {
@@ -31,17 +36,33 @@ class App {
   }
 
   async round(number) {
+    if (!(await this.mayRead())) return;
     await this.page?.refresh();
     if (!this.page || number % JOBS_EVERY === 0) await this.listJobs();
+  }
+
+  // Who logs in needs time: the rounds wait for them.
+  async mayRead() {
+    try {
+      await this.login.ready();
+      return true;
+    } catch (error) {
+      this.complain(error);
+      return false;
+    }
   }
 
   async listJobs() {
     try {
       await this.showJobs(await fetchJobs());
     } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      if (!this.page) showNotice("No connection", `${error.message}. Trying again.`);
+      this.complain(error);
     }
+  }
+
+  complain(error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (!this.page) showNotice("No connection", `${error.message}. Trying again.`);
   }
 
   async showJobs(jobs) {

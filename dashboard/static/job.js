@@ -17,6 +17,14 @@ const MIN_STEPS = 50;
 const DRAW_MS = 200;
 const SUMMARY_FIGURES = ["step", "skew", "predicted_skew", "home_skew", "step_seconds"];
 
+// An event carries thousands of ranks as 16-bit integers, little-endian, in base64.
+function unpackPermille(text) {
+  const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+  const view = new DataView(bytes.buffer);
+  const ranks = bytes.length / 2;
+  return Float32Array.from({ length: ranks }, (_, i) => view.getUint16(2 * i, true) / 1000);
+}
+
 export class JobPage {
   constructor(job, header) {
     this.job = job;
@@ -56,6 +64,15 @@ export class JobPage {
   // The stream asks for the views once it is open. A job that is not there yet has no stream.
   async open() {
     if (await this.fetchSummary()) this.stream.start();
+  }
+
+  // While nobody is logged in, nothing is asked for.
+  pause() {
+    this.stream.rest(true);
+  }
+
+  resume() {
+    this.stream.rest(false);
   }
 
   async refetch() {
@@ -159,8 +176,8 @@ export class JobPage {
     this.drawSoon();
   }
 
-  onStep(row) {
-    this.history.append(row);
+  onStep({ slowdown_permille: permille, ...row }) {
+    this.history.append({ ...row, slowdown: unpackPermille(permille) });
     this.header.heard(0);
     this.old.add("ranks");
     // No event tells that a policy took effect; the first step under it does.

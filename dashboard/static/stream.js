@@ -16,17 +16,26 @@ export class Stream {
     this.retry = null;
     this.late = null;
     this.errors = 0;
+    this.started = false;
+    this.resting = false;
   }
 
   start() {
+    this.started = true;
     // A hidden tab would hold one of the browser's six connections to this host for nobody.
     document.addEventListener("visibilitychange", () => this.follow());
     this.follow();
   }
 
+  // A reader who is not known would only be refused, again and again.
+  rest(resting) {
+    this.resting = resting;
+    if (this.started) this.follow();
+  }
+
   follow() {
     this.stop();
-    if (document.hidden) this.handlers.state("paused");
+    if (document.hidden || this.resting) this.handlers.state("paused");
     else this.connect("connecting");
   }
 
