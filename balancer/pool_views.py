@@ -1,5 +1,6 @@
 """What the API shows of pool sizes: dictionaries ready for JSON, with finite numbers only."""
 
+from collections.abc import Sequence
 from typing import get_args
 
 from msgspec import to_builtins
@@ -14,32 +15,54 @@ from libra.balancer.step_placement import Meeting
 _EVERY_STEPS = 8
 
 
-class RecommendedPool:
-    """The size for ranks that meet in every micro-batch, tried anew now and then.
+class Advised:
+    """The advice on one job's pools, tried anew now and then.
 
     Summaries are read all the time, and placing steps takes longer than all else in them.
+
+    Attributes:
+        advice: for either way of meeting; empty before there is a model.
     """
 
-    def __init__(self) -> None:
-        self._tried: tuple[int, int, int] | None = None
-        self._size: int | None = None
+    def __init__(self, state: JobState) -> None:
+        self._state = state
+        self._of: tuple[int, int, int] | None = None
+        self.advice: list[PoolAdvice] = []
 
-    def of(self, state: JobState) -> int | None:
-        """Return the size of one and the same job; None before there is a model."""
-        due = (state.log.attempt, state.log.complete // _EVERY_STEPS, state.policy.version)
-        if due != self._tried:
-            self._tried = due
-            advice = _advice(state, ("micro_batch",))
-            self._size = advice[0].recommended if advice else None
-        return self._size
+    @property
+    def current(self) -> bool:
+        """Is it too early to try anew?"""
+        return self._of == self.moment()
+
+    @property
+    def size(self) -> int | None:
+        """The size for ranks that meet in every micro-batch, as far as it is known."""
+        return self.advice[0].recommended if self.advice else None
+
+    def now(self) -> list[PoolAdvice]:
+        """Return the advice, tried anew if it is time."""
+        if not self.current:
+            self.keep(pool_advice(self._state), self.moment())
+        return self.advice
+
+    def keep(self, advice: list[PoolAdvice], moment: tuple[int, int, int]) -> None:
+        """Keep advice that was made from the state of a moment."""
+        self.advice = advice
+        # Without any there will soon be some.
+        self._of = moment if advice else None
+
+    def moment(self) -> tuple[int, int, int]:
+        """Return what differs when it is time to try anew."""
+        log = self._state.log
+        return (log.attempt, log.complete // _EVERY_STEPS, self._state.policy.version)
 
 
-def pools_view(state: JobState) -> View:
+def pools_view(advice: Sequence[PoolAdvice]) -> View:
     """Return the advice for either way of meeting; ``advice`` is empty before there is a model."""
-    return {"advice": [to_builtins(each) for each in _advice(state, get_args(Meeting))]}
+    return {"advice": [to_builtins(each) for each in advice]}
 
 
-def whatif_view(state: JobState) -> View:
+def whatif_view(advice: Sequence[PoolAdvice]) -> View:
     """Return what share of plain Ulysses' attention each pool size would save."""
     return {
         "whatif": [
@@ -48,18 +71,19 @@ def whatif_view(state: JobState) -> View:
                 "sequences_per_pool": [size.sequences_per_pool for size in each.sizes],
                 "saved_share": [size.saved_share for size in each.sizes],
             }
-            for each in _advice(state, get_args(Meeting))
+            for each in advice
         ]
     }
 
 
-def _advice(state: JobState, meetings: tuple[Meeting, ...]) -> list[PoolAdvice]:
+def pool_advice(state: JobState) -> list[PoolAdvice]:
+    """Return the advice for each way of meeting, that in every micro-batch first."""
     seconds = sequence_seconds(state)
     moved = sent_bytes_per_second(state)
     advice = [
         advise_pool_size(
             seconds, meeting=meeting, exchange=state.exchange.seconds, bytes_per_second=moved
         )
-        for meeting in meetings
+        for meeting in get_args(Meeting)
     ]
     return [each for each in advice if each is not None]

@@ -1,35 +1,56 @@
 """What the API shows of a job: dictionaries ready for JSON, with finite numbers only."""
 
+from base64 import b64encode
 from dataclasses import asdict
 
+import numpy as np
 from msgspec import to_builtins
 
 from libra.attention.cost import FEATURES
-from libra.balancer.diagnosis import diagnose
+from libra.balancer.causes import Diagnosis
 from libra.balancer.events import View
 from libra.balancer.evidence import Decision
 from libra.balancer.exchange_model import ExchangeFit
 from libra.balancer.kind_fit import KindFit
 from libra.balancer.policy_views import recommendation_view, trial_view
 from libra.balancer.state import JobSettings, JobState
-from libra.balancer.step_record import StepRecord
+from libra.balancer.step_record import Float64, StepRecord
 from libra.balancer.wire import WAVE_FEATURES
+
+# Slowdowns in one answer.
+_MAX_CELLS = 1 << 21
 
 
 def summary_view(
     state: JobState,
     settings: JobSettings,
     decision: Decision | None,
+    found: Diagnosis,
     now_s: float,
     recommended_pool: int | None = None,
 ) -> View:
-    """Return the head line of a job; step figures are of the newest complete step."""
-    found = diagnose(state, settings)
+    """Return the head line of a job: its figures, and what is made of them."""
+    return figures_view(state, settings, now_s) | {
+        "recommended": recommendation_view(decision),
+        "decision": decision.reason if decision else None,
+        "trial": trial_view(state),
+        "diagnosis": found.sentence,
+        "cause": found.cause,
+        "cause_ranks": list(found.ranks),
+        "lost_seconds": found.lost_seconds,
+        "recoverable_share": found.recoverable_share,
+        "recovered_share": found.recovered_share,
+        "recommended_pool": recommended_pool,
+    }
+
+
+def figures_view(state: JobState, settings: JobSettings, now_s: float) -> View:
+    """Return a job's figures, as fast as metrics need them; a step's are of the newest."""
     newest = next(reversed(state.log.current(1)), None)
-    age_s = None if state.last_report_s is None else max(0.0, now_s - state.last_report_s)
+    age_s = report_age_s(state, now_s)
     return {
         "job": state.name,
-        "state": _liveness(age_s, settings),
+        "state": liveness(age_s, settings),
         "mode": state.mode,
         "attempt": state.log.attempt,
         "world_size": state.log.world_size,
@@ -41,9 +62,6 @@ def summary_view(
         "step_seconds": newest.step_seconds if newest else None,
         "policy_version": state.policy.version,
         "policy_checksum": state.policy.checksum,
-        "recommended": recommendation_view(decision),
-        "decision": decision.reason if decision else None,
-        "trial": trial_view(state),
         "rollbacks": state.rollbacks,
         "last_report_age_seconds": age_s,
         "reports": state.counters.reports,
@@ -54,19 +72,11 @@ def summary_view(
         "set_aside": state.set_aside,
         "incomplete_steps": state.log.incomplete,
         "wasted_seconds": state.log.wasted_seconds,
-        "diagnosis": found.sentence,
-        "cause": found.cause,
-        "cause_ranks": list(found.ranks),
-        "lost_seconds": found.lost_seconds,
-        "recoverable_share": found.recoverable_share,
-        "recovered_share": found.recovered_share,
-        "recommended_pool": recommended_pool,
     }
 
 
-def diagnosis_view(state: JobState, settings: JobSettings) -> View:
+def diagnosis_view(found: Diagnosis) -> View:
     """Return the whole diagnosis."""
-    found = diagnose(state, settings)
     return {**to_builtins(found), "ranks": list(found.ranks)}
 
 
@@ -84,12 +94,22 @@ def skew_view(state: JobState, last: int) -> View:
 
 def ranks_view(state: JobState, settings: JobSettings, last: int) -> View:
     """Return the ranks of the attempt, and their slowdown in its steps."""
-    records = state.log.current(last)
+    records = rank_records(state, last)
     return {
         "steps": [r.step for r in records],
         "ranks": rank_rows(state, settings),
-        "slowdown": [r.slowdown.tolist() for r in records],
+        "slowdown": [slowdown_row(r) for r in records],
     }
+
+
+def rank_records(state: JobState, last: int) -> list[StepRecord]:
+    """Return the steps of which every rank's slowdown is shown: fewer where ranks are many."""
+    return state.log.current(min(last, max(1, _MAX_CELLS // max(1, state.log.world_size))))
+
+
+def slowdown_row(record: StepRecord) -> list[float]:
+    """Return slowdowns [W] with more digits than anyone sees."""
+    return [*np.round(record.slowdown.astype(np.float64), 4).tolist()]
 
 
 def rank_rows(state: JobState, settings: JobSettings) -> list[View]:
@@ -135,6 +155,11 @@ def exchange_view(state: JobState, last: int) -> View:
 
 
 def step_row(record: StepRecord) -> View:
+    """Return what the event of a step tells.
+
+    ``slowdown_permille`` are little-endian 16-bit integers in base64: a tenth of what thousands
+    of ranks would take in JSON, and three digits are more than anyone sees.
+    """
     return {
         "step": record.step,
         "skew": record.skew,
@@ -142,18 +167,29 @@ def step_row(record: StepRecord) -> View:
         "home_skew": record.home_skew,
         "step_seconds": record.step_seconds,
         "policy_version": record.policy_version,
-        "slowdown": record.slowdown.tolist(),
+        "slowdown_permille": _packed(record.slowdown),
         "sent_bytes": record.sent_bytes,
         "wait_seconds": record.wait_seconds,
         "share": record.wait_share,
     }
 
 
+def _packed(slowdown: Float64) -> str:
+    permille = np.clip(np.rint(1000 * slowdown), 0, 2**16 - 1).astype("<u2")
+    return b64encode(permille.tobytes()).decode()
+
+
 def _newest(records: list[StepRecord], last: int) -> list[StepRecord]:
     return records[-last:] if last > 0 else []
 
 
-def _liveness(age_s: float | None, settings: JobSettings) -> str:
+def report_age_s(state: JobState, now_s: float) -> float | None:
+    """Return the seconds since the newest report, None before the first."""
+    return None if state.last_report_s is None else max(0.0, now_s - state.last_report_s)
+
+
+def liveness(age_s: float | None, settings: JobSettings) -> str:
+    """Return a job's state: active, stale or finished."""
     if age_s is None or settings.stale_after_s <= age_s < settings.finished_after_s:
         return "stale"
     return "active" if age_s < settings.stale_after_s else "finished"
@@ -181,6 +217,5 @@ def _wave_row(fit: ExchangeFit) -> View:
 
 
 def _point_rows(fit: KindFit) -> View:
-    features = [point[:-1] for point in fit.points]
-    predicted = fit.model.predict(features).tolist() if features else []
-    return {"points": [list(point) for point in fit.points], "predicted": predicted}
+    predicted = fit.points[:, :-1] @ fit.model.coef_
+    return {"points": fit.points.tolist(), "predicted": predicted.tolist()}

@@ -1,9 +1,13 @@
 """Every client of a job's events reads the same bytes, in order, or is told to resync."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
+from libra.balancer import broadcast
 from libra.balancer.broadcast import EventStream
 
 FIRST = 100
@@ -122,3 +126,69 @@ def test_closing_ends_every_client() -> None:
         return before, stream.clients
 
     assert asyncio.run(go()) == (3, 0)
+
+
+def test_a_burst_is_one_write_for_each_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events of one moment are told together: a thousand pages cost one write each, not several."""
+    # However slow this machine is, the three come within one moment.
+    monkeypatch.setattr(broadcast, "_GATHER_S", 1.0)
+
+    async def go() -> list[list[tuple[int, str]]]:
+        stream = filled(0)
+        clients = [await opened(stream, None) for _ in range(3)]
+        reading = [asyncio.create_task(read(client)) for client in clients]
+        while len(stream._waiters) < len(clients):
+            await asyncio.sleep(0)
+        for kind in ("step", "model", "effect"):
+            stream.publish(kind, {})
+            for _ in range(3):
+                await asyncio.sleep(0)
+        return [events(body) for body in await asyncio.gather(*reading)]
+
+    burst = [(FIRST, "step"), (FIRST + 1, "model"), (FIRST + 2, "effect")]
+    assert asyncio.run(go()) == [burst] * 3
+
+
+def test_clients_at_one_place_share_their_bytes() -> None:
+    """What a thousand pages are sent is put together once."""
+
+    async def go() -> set[int]:
+        stream = filled(5)
+        bodies = [await read(await opened(stream, FIRST)) for _ in range(4)]
+        return {id(body) for body in bodies}
+
+    assert len(asyncio.run(go())) == 1
+
+
+def test_pages_come_back_at_different_times() -> None:
+    """Who lost the balancer waits a time of its own, so that it is not run down when it is back."""
+
+    async def go() -> set[bytes]:
+        stream = filled(0)
+        return {await read(stream.follow(None)) for _ in range(30)}
+
+    waits = {int(line.split()[1]) for line in asyncio.run(go())}
+    assert len(waits) > 10
+    assert min(waits) >= 1000
+
+
+def test_who_asks_now_and_then_gets_the_same_events() -> None:
+    """Pages of events hold what the stream does, in order, and say where to go on."""
+    stream = filled(40)
+    kinds, place = [], FIRST - 1
+    while (page := json.loads(stream.page(place)))["events"]:
+        assert not page["resync"]
+        kinds += [(each["id"], each["event"], each["data"]) for each in page["events"]]
+        place = page["next"]
+
+    assert kinds == [(FIRST + i, "step", {"step": i}) for i in range(40)]
+    assert page["next"] == FIRST + 39
+
+
+def test_who_asks_from_elsewhere_is_told_to_resync() -> None:
+    """A number outside the ring brings the one to go on from, and no events."""
+    stream = filled(3)
+    for place in (-1, 7, FIRST + 50):
+        page = json.loads(stream.page(place))
+        assert page == {"events": [], "next": FIRST + 2, "resync": True}
+    assert stream.resyncs == 3

@@ -1,6 +1,7 @@
 """What stays open: agents get a policy once it is safe, pages each event once and in order."""
 
 import asyncio
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ import httpx
 import pytest
 
 from libra.balancer.policy import HOME_POLICY, Policy, decode_policy
-from tests.application import open_service, send
+from libra.balancer.settings import ServeSettings, ServiceSettings
+from tests.application import assert_problem, open_service, send
 from tests.disk import Disk
-from tests.running import RunningBalancer, make_report
+from tests.running import RunningBalancer, make_report, wait_for
 
 POLICY = Policy(version=1, pooling=True, reason="by hand")
 
@@ -125,3 +127,96 @@ def test_a_stranger_to_the_ring_resyncs(balancer: RunningBalancer, job: str, las
     balancer.send(make_report(job))
 
     assert read_events(balancer, job, last_id, 1)[0][1:] == ("resync", {})
+
+
+def test_polls_for_events_see_what_the_stream_tells(balancer: RunningBalancer, job: str) -> None:
+    """Behind a proxy that holds streams back, a page asks for events and misses none."""
+    balancer.send(make_report(job))
+    place = balancer.view(f"{job}/events?after=-1")["next"]
+    for mode in ("adapt", "observe"):
+        balancer.client.put(f"/api/v1/jobs/{job}/mode", json={"mode": mode})
+    page = balancer.view(f"{job}/events?after={place}")
+
+    assert [each["data"] for each in page["events"]] == [{"mode": "adapt"}, {"mode": "observe"}]
+    assert [each["id"] for each in page["events"]] == [place + 1, place + 2]
+    assert (page["next"], page["resync"]) == (place + 2, False)
+
+
+def test_one_stream_tells_of_all_jobs(balancer: RunningBalancer, job: str) -> None:
+    """A page that lists jobs hears of those that changed, and of no others."""
+    balancer.send(make_report(f"{job[-100:]}-quiet"))
+    place = balancer.client.get("/api/v1/events?after=-1").json()["next"]
+    balancer.send(make_report(job))
+
+    def heard() -> dict[str, Any]:
+        page = balancer.client.get(f"/api/v1/events?after={place}").json()
+        rows = [row for each in page["events"] for row in each["data"]["jobs"]]
+        assert f"{job[-100:]}-quiet" not in {row["job"] for row in rows}
+        return {row["job"]: row for row in rows}
+
+    row = wait_for(lambda: heard().get(job))
+    assert row["reports"] == 1
+    assert row["state"] == "active"
+
+
+def test_every_policy_of_the_history_has_a_body(balancer: RunningBalancer, job: str) -> None:
+    """A version is what agents got under its ETag; one that never was is not found."""
+    balancer.send(make_report(job))
+    for pooling in (True, False):
+        balancer.client.post(f"/api/v1/jobs/{job}/publish", json={"pooling": pooling})
+    bodies = [balancer.client.get(f"/api/v1/jobs/{job}/policies/{n}") for n in range(3)]
+    newest = balancer.client.get(f"/api/v1/jobs/{job}/policy")
+
+    assert [decode_policy(body.content).pooling for body in bodies] == [False, True, False]
+    assert bodies[2].content == newest.content
+    assert bodies[2].headers["etag"] == newest.headers["etag"]
+    checksum = hashlib.sha256(newest.content).hexdigest()[:16]
+    assert newest.headers["etag"] == f'"{checksum}"'
+    missing = balancer.client.get(f"/api/v1/jobs/{job}/policies/3")
+    assert_problem(missing, 404, "path.version")
+
+
+@pytest.mark.parametrize("wait", ["-1", "nan", "inf", "soon"])
+def test_a_wait_that_is_no_time_is_refused(balancer: RunningBalancer, job: str, wait: str) -> None:
+    """A poll says for how long, or is told at once that it does not."""
+    balancer.send(make_report(job))
+
+    assert_problem(balancer.client.get(f"/api/v1/jobs/{job}/policy?wait={wait}"), 422, "query.wait")
+
+
+def test_all_who_wait_get_the_policy(tmp_path: Path) -> None:
+    """Hundreds of agents get the same policy, with its ETag, and none waits any more."""
+
+    async def go() -> set[tuple[int, bytes, str]]:
+        async with open_service(tmp_path / "s.sqlite") as (service, client):
+            await send(client)
+            live, known = service.jobs["j"], {"If-None-Match": f'"{HOME_POLICY.checksum}"'}
+            path = "/api/v1/jobs/j/policy?wait=60"
+            polls = [asyncio.create_task(client.get(path, headers=known)) for _ in range(300)]
+            async with asyncio.timeout(60):
+                while live.polls < 300:
+                    await asyncio.sleep(0.01)
+            await service.publish(live, POLICY)
+            answers = await asyncio.wait_for(asyncio.gather(*polls), 60)
+            assert live.polls == 0
+            return {(each.status_code, each.content, each.headers["etag"]) for each in answers}
+
+    ((status, body, etag),) = asyncio.run(go())
+    assert (status, decode_policy(body).version) == (200, 1)
+    assert etag == f'"{decode_policy(body).checksum}"'
+
+
+def test_a_policy_says_for_how_long_it_may_be_used(tmp_path: Path) -> None:
+    """Where operators set it, agents are told with every answer; otherwise nothing expires."""
+    settings = ServeSettings(service=ServiceSettings(policy_expires_s=90.0))
+
+    async def go(settings: ServeSettings) -> list[str | None]:
+        async with open_service(tmp_path / "s.sqlite", settings) as (_, client):
+            await send(client)
+            first = await client.get("/api/v1/jobs/j/policy")
+            known = {"If-None-Match": first.headers["etag"]}
+            again = await client.get("/api/v1/jobs/j/policy", headers=known)
+            return [each.headers.get("libra-policy-expires") for each in (first, again)]
+
+    assert asyncio.run(go(settings)) == ["90", "90"]
+    assert asyncio.run(go(ServeSettings())) == [None, None]
