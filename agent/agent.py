@@ -3,19 +3,26 @@
 Nothing here raises into, blocks or slows the training loop, however the balancer behaves.
 """
 
+import asyncio
 import atexit
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 import msgspec
 
 from libra.agent.background import Background
 from libra.agent.channel import Channel
+from libra.agent.direct import Direct, Outlet
 from libra.agent.follower import Follower
+from libra.agent.harmless import harmless
+from libra.agent.meeting_place import meeting_place
 from libra.agent.meter import Clock, StepMeter
+from libra.agent.relay import Relay
+from libra.agent.relay_client import RelayClient
 from libra.agent.reporter import Reporter
 from libra.agent.settings import AgentSettings, settings_from_env
 from libra.attention.observer import Observer
@@ -23,6 +30,7 @@ from libra.balancer.policy import HOME_POLICY, Policy
 from libra.balancer.wire import StepTotals
 
 logger = logging.getLogger(__name__)
+_NO_TOTALS = cast("StepTotals | None", None)
 
 
 class Observed(Protocol):
@@ -49,10 +57,12 @@ class Agent:
 
     Attributes:
         meter: this rank's timings, also of a disabled agent, whose meter nobody feeds.
+        failed: an exception of its own switched the agent off; no method raises one.
     """
 
     def __init__(self, settings: AgentSettings | None, *, clock: Clock = "wall") -> None:
         self.meter = StepMeter(clock)
+        self.failed = False
         self._background: Background | None = None
         self._forked = False
         self._policy: Callable[[], Policy] = lambda: HOME_POLICY
@@ -70,42 +80,60 @@ class Agent:
     ) -> Self:
         """Return the agent that the environment asks for; never raises on what it says.
 
-        LIBRA_BALANCER is the balancer's address, absent is off; LIBRA_JOB and LIBRA_ATTEMPT
-        name the job, else torchrun's or Slurm's variables do; LIBRA_PP_RANK is the rank's place
-        in a pipeline, and LIBRA_AGENT=off switches off.
+        LIBRA_BALANCER is the balancer's address, absent is off; LIBRA_JOB, LIBRA_RUN and
+        LIBRA_ATTEMPT name the job, else the scheduler's variables do; LIBRA_PP_RANK is the rank's
+        place in a pipeline, and LIBRA_AGENT=off switches off. ``settings_from_env`` has the rest.
         """
         try:
             settings = settings_from_env(environ, rank=rank, world_size=world_size)
         except ValueError as error:
             logger.warning("The agent is off: %s.", error)
             settings = None
+        except Exception:
+            logger.exception("The agent is off.")
+            settings = None
         return cls(settings, clock=clock)
 
     @property
     def enabled(self) -> bool:
-        return self._background is not None and not self._forked
+        off = self._forked or self.failed or self.meter.failed
+        return self._background is not None and not off
 
     @property
     def policy(self) -> Policy:
         """The newest policy from the balancer; the home policy until one came."""
-        return self._policy()
+        return self._newest()
 
+    @harmless(None)
     def attach(self, attention: Observed, sampler: PolicyTaker) -> None:
-        """Watch the attention operator and propose policies to the sampler."""
+        """Watch the attention operator and propose policies to the sampler.
+
+        Reports begin once the ranks of the default group have found which launch this is.
+        """
         if not self.enabled:
             return
         attention.observer = self.meter
-        sampler.policy_source = lambda: self.policy
+        sampler.policy_source = self._newest
         pools: Any = getattr(sampler, "pools", None)
+        reporter = self._reporter
         if pools is not None:
-            self._reporter.coordinates = msgspec.structs.replace(
-                self._reporter.coordinates, dp=pools.dp_rank, cp=pools.cp_rank, pool=pools.pool
+            reporter.coordinates = msgspec.structs.replace(
+                reporter.coordinates, dp=pools.dp_rank, cp=pools.cp_rank, pool=pools.pool
             )
+        # Only who has torch loaded has a group; the agent itself never loads it.
+        distributed: Any = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            from libra.agent.joining import join_beside
 
+            join_beside(reporter, getattr(sampler, "store", None))
+        reporter.attached = True
+
+    @harmless(_NO_TOTALS)
     def end_step(self, seconds: float | None = None) -> StepTotals | None:
         """Close the meter's step; without this the next step's first batch does."""
         return self.meter.end_step(seconds) if self.enabled else None
 
+    @harmless(None)
     def close(self) -> None:
         """Report what is left and stop, within ``close_timeout_s`` and a little.
 
@@ -127,19 +155,30 @@ class Agent:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @harmless(HOME_POLICY)
+    def _newest(self) -> Policy:
+        return self._policy()
+
+    @harmless(None)
     def _start(self, settings: AgentSettings) -> None:
-        channel = Channel(settings.balancer, connect_timeout_s=settings.connect_timeout_s)
-        self._reporter = Reporter(settings, self.meter, channel)
+        channel = Channel(settings)
         follower = Follower(settings, channel)
+        direct = Direct(settings, channel, follower.hint)
+        outlet, relay = _outlet(settings, direct, follower)
+        reporter = Reporter(settings, self.meter, outlet)
 
         async def last() -> None:
             try:
-                await self._reporter.flush()
+                await asyncio.gather(reporter.flush(), *([relay.close()] if relay else []))
             finally:
+                if isinstance(outlet, RelayClient):
+                    outlet.close()
                 await channel.close()
+                await asyncio.sleep(0)  # connections end in the loop's next turn
 
         background = Background(
-            self._reporter.run,
+            *([relay.run] if relay else []),
+            reporter.run,
             follower.run,
             last=last,
             last_timeout_s=settings.close_timeout_s,
@@ -149,12 +188,26 @@ class Agent:
         except RuntimeError as error:
             logger.warning("The agent is off: %s.", error)
             return
+        self._reporter = reporter
         self._background = background
         self._close_timeout_s = settings.close_timeout_s
         self._policy = lambda: follower.policy
-        self.meter.sink = self._reporter.push
+        self.meter.sink = reporter.push
         atexit.register(self.close)
         _disable_in_children(self)
+
+
+def _outlet(
+    settings: AgentSettings, direct: Direct, follower: Follower
+) -> tuple[Outlet, Relay | None]:
+    """Return where this rank's reports go: the node's relay, which it may be itself."""
+    path = meeting_place(settings)
+    if path is None:
+        return direct, None
+    if settings.local_rank > 0:
+        return RelayClient(settings, path, direct, follower), None
+    relay = Relay(settings, path, direct, follower)
+    return relay, relay
 
 
 def _disable_in_children(agent: Agent) -> None:

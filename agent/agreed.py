@@ -1,11 +1,16 @@
 """The policies of the steps that this rank has drawn, agreed on with the others and remembered."""
 
+import os
 import threading
 from collections.abc import Callable
 
-from libra.agent.agreement import KEPT_STEPS, agree, confirm
+from torch import distributed
+
+from libra.agent.agreement import KEPT_STEPS, agree, confirm, in_time, store_name
+from libra.agent.identity import attempt_from_env, run_from_env
+from libra.agent.launch import join_launch
 from libra.agent.numbers import integer, seconds
-from libra.attention.store import Store
+from libra.attention.store import Store, default_store
 from libra.balancer.policy import Policy, encode_policy
 
 
@@ -16,8 +21,12 @@ class AgreedPolicies:
     job resumed from it proposes the same ones again.
     """
 
-    def __init__(self, store: Store | None, *, name: str, attempt: int, timeout_s: float) -> None:
+    def __init__(
+        self, store: Store | None, *, name: str, attempt: int | None, timeout_s: float
+    ) -> None:
         """Take the job's store, whose decisions these are, and the longest wait for an answer.
+
+        Without an attempt the ranks find one together when they first agree.
 
         Raises:
             ValueError: no name, a negative count of restarts, or no time to wait.
@@ -25,7 +34,9 @@ class AgreedPolicies:
         if not name:
             raise ValueError("name='': must name this sampler's decisions")
         self._store, self._name = store, name
-        self._attempt = integer("attempt", attempt)
+        self._own_attempt = None if attempt is None else integer("attempt", attempt)
+        # What the environment says wrongly is said now, not in the middle of an epoch.
+        self._from_env = attempt_from_env() if attempt is None else 0
         self._timeout_s = seconds("timeout_s", timeout_s)
         self._lock = threading.Lock()
         self._known: dict[int, Policy] = {}
@@ -59,6 +70,23 @@ class AgreedPolicies:
             if len(self._known) > KEPT_STEPS:
                 del self._known[min(self._known)]
         return policy
+
+    @property
+    def _attempt(self) -> int:
+        if self._own_attempt is None:
+            self._own_attempt = self._joined() if distributed.is_initialized() else self._from_env
+        return self._own_attempt
+
+    def _joined(self) -> int:
+        """Return the attempt that all ranks of this launch take."""
+        store = default_store() if self._store is None else self._store
+        rank, run = distributed.get_rank(), run_from_env(os.environ)
+        what = f"the launch of the job, in {store_name(store)}"
+        return in_time(
+            lambda: join_launch(store, rank=rank, run=run, attempt=self._from_env),
+            what,
+            self._timeout_s,
+        ).attempt
 
     def confirm(self, name: str, value: str) -> None:
         """Raise ``RuntimeError`` unless all ranks have one value under a name."""

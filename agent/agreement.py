@@ -6,7 +6,8 @@ are kept, and old ones removed, is ``decisions.py``'s.
 
 Assumed, and where it does not hold a rank fails rather than decide alone:
 
-- All ranks of an attempt share the store, and give the same attempt, which grows by restarts.
+- All ranks of an attempt share the store, and give the same attempt, which grows by restarts;
+  ``launch.py`` finds one where the environment gives each rank its own.
 - No rank is more than ``kept_steps`` steps behind another of its attempt.
 - Two samplers of one job have different names.
 
@@ -62,8 +63,8 @@ def agree(
     store = default_store() if store is None else store
     decisions = Decisions(store, sampler=sampler, attempt=attempt, kept_steps=kept_steps)
     proposal = propose()
-    what = f"the policy of step {step}, attempt {attempt}, in {_name(store)}"
-    return _in_time(lambda: decisions.policy(step, proposal, timeout_s), what, timeout_s)
+    what = f"the policy of step {step}, attempt {attempt}, in {store_name(store)}"
+    return in_time(lambda: decisions.policy(step, proposal, timeout_s), what, timeout_s)
 
 
 def confirm(
@@ -87,8 +88,8 @@ def confirm(
     """
     store = default_store() if store is None else store
     decisions = Decisions(store, sampler=sampler, attempt=attempt, kept_steps=KEPT_STEPS)
-    what = f"{name}, attempt {attempt}, in {_name(store)}"
-    first = _in_time(lambda: decisions.value(name, value), what, timeout_s)
+    what = f"{name}, attempt {attempt}, in {store_name(store)}"
+    first = in_time(lambda: decisions.value(name, value), what, timeout_s)
     if first != value:
         own, other = (", ".join(sorted(parts)) for parts in _differing(value, first))
         raise RuntimeError(
@@ -103,14 +104,14 @@ def _differing(one: str, other: str) -> tuple[set[str], set[str]]:
     return parts[0] - parts[1], parts[1] - parts[0]
 
 
-def _name(store: Store) -> str:
+def store_name(store: Store) -> str:
     """Name the store for an error; a TCPStore's ``repr`` may ask a name server, for seconds."""
     port = getattr(store, "port", None)
     where = "" if port is None else f" at {getattr(store, 'host', '')}:{port}"
     return f"{type(store).__name__}{where}"
 
 
-def _in_time(call: Callable[[], T], what: str, timeout_s: float) -> T:
+def in_time(call: Callable[[], T], what: str, timeout_s: float) -> T:
     """Return what the call does; raise ``TimeoutError`` after ``timeout_s``.
 
     Most store calls take no timeout and wait for ever on a host that froze, so they are made on

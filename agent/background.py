@@ -11,6 +11,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 Job = Callable[[], Coroutine[Any, Any, None]]
+MAX_LOOKUPS = 4
 
 
 class Background:
@@ -70,14 +71,46 @@ class Background:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that looks names up on its own thread.
+    """An event loop that looks names up on daemon threads, which nobody waits for at the end.
 
-    The standard one asks a thread pool that Python joins at exit, so a resolver that hangs
-    would hold up the end of the training process. Blocking this loop delays only the agent.
+    The standard one asks a thread pool that Python joins at exit, so a resolver that hangs would
+    hold up the end of the training process. A name that is being looked up is not asked for again,
+    and of different ones there are ``MAX_LOOKUPS`` at most.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._lookups: dict[str, asyncio.Future[Any]] = {}
+
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
-        return socket.getaddrinfo(*args, **kwargs)
+        name = repr((args, kwargs))
+        found = self._lookups.get(name)
+        if found is None:
+            if len(self._lookups) >= MAX_LOOKUPS:
+                raise OSError(f"{MAX_LOOKUPS} names are being looked up without an answer")
+            found = self._lookups[name] = self.create_future()
+            found.add_done_callback(lambda _: self._lookups.pop(name))
+            threading.Thread(
+                target=self._look_up, args=(found, args, kwargs), name="libra-name", daemon=True
+            ).start()
+        # Whoever gives up leaves the answer to the next that asks.
+        return await asyncio.shield(found)
+
+    def _look_up(self, found: "asyncio.Future[Any]", args: Any, kwargs: Any) -> None:
+        def tell(addresses: Any, error: OSError | None) -> None:
+            if error is None:
+                found.set_result(addresses)
+            else:
+                found.set_exception(error)
+                found.exception()  # whoever asked may be gone
+
+        outcome: tuple[Any, OSError | None]
+        try:
+            outcome = socket.getaddrinfo(*args, **kwargs), None
+        except OSError as error:
+            outcome = None, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed by now
+            self.call_soon_threadsafe(tell, *outcome)
 
 
 async def _guarded(job: Callable[[], Awaitable[None]]) -> None:

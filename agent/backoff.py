@@ -62,4 +62,8 @@ class Backoff:
         if not self.open:
             delay_s = min(delay_s, self._first_delay_s * 2.0 ** (self.failures - 1))
         delay_s *= self._random.uniform(0.5, 1.0)
+        if retry_after_s > self._max_delay_s:
+            return self._max_delay_s * self._random.uniform(0.75, 1.0)
+        # All ranks may have been asked for the same time: they are spread over more.
+        retry_after_s *= self._random.uniform(1.0, 1.25)
         return min(self._max_delay_s, max(delay_s, retry_after_s))

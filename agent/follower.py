@@ -1,6 +1,11 @@
-"""Follow the balancer's policy: long polls that keep the newest valid version at hand."""
+"""Follow the balancer's policy: keep the newest valid version at hand.
+
+Acknowledged reports say which policy is the newest, so that it is fetched when it is another one;
+while no report is acknowledged, long polls wait for it.
+"""
 
 import asyncio
+import contextlib
 import logging
 import random
 
@@ -10,6 +15,9 @@ from libra.agent.settings import AgentSettings
 from libra.balancer.policy import HOME_POLICY, Policy, decode_policy
 
 logger = logging.getLogger(__name__)
+
+# A rank without news reports every 10 s: after this time none was acknowledged.
+HINT_S = 15.0
 
 
 class Follower:
@@ -26,32 +34,65 @@ class Follower:
         # What the balancer showed last, taken or not, so that the next poll waits for news.
         self._seen = HOME_POLICY.checksum
         self._told = False
+        self._hint = HOME_POLICY.checksum
+        self._hinted_until_s = 0.0
+        self._news = asyncio.Event()
         self._backoff = Backoff(
             "Following the balancer's policy",
             first_delay_s=settings.first_retry_s,
             max_delay_s=settings.max_retry_s,
         )
 
+    def hint(self, etag: str) -> None:
+        """Note the newest policy's ETag; an empty one, of an older balancer, says nothing."""
+        etag = _bare(etag)
+        if etag:
+            self._hint = etag
+            self._hinted_until_s = asyncio.get_running_loop().time() + HINT_S
+            if etag != self._seen:
+                self._news.set()
+
+    def relayed(self, body: bytes) -> None:
+        """Note that the node's relay follows the policy, and take the newer one that it has.
+
+        Raises:
+            NoAnswerError: the body is no policy.
+        """
+        if body:
+            self._take(_decoded(body))
+        self.hint(self._seen)
+
     async def run(self) -> None:
-        """Poll for ever, at most once in ``interval_s`` however fast the answers come."""
+        """Ask for ever, at most once in ``interval_s`` however fast the answers come."""
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(self._settings.interval_s * random.random())
+        # Reports begin meanwhile, and tell more.
+        await asyncio.sleep(self._settings.interval_s * (1.0 + random.random()))
         while True:
             began_s = loop.time()
+            hinted_s = self._hinted_until_s - began_s
+            if hinted_s > 0 and self._hint == self._seen:
+                await self._rest(hinted_s)
+                continue
             try:
-                await self._poll()
+                await self._poll(0.0 if hinted_s > 0 else self._settings.poll_wait_s)
                 self._backoff.succeeded()
                 pause_s = max(0.0, self._settings.interval_s - (loop.time() - began_s))
             except NoAnswerError as error:
                 pause_s = self._backoff.failed(error, retry_after_s=error.retry_after_s)
             await asyncio.sleep(pause_s)
 
-    async def _poll(self) -> None:
+    async def _rest(self, timeout_s: float) -> None:
+        """Wait until a hint tells of another policy, or hints may be old."""
+        self._news.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+
+    async def _poll(self, wait_s: float) -> None:
         """Ask once; raise ``NoAnswerError`` unless a valid policy, no news or no job yet came."""
-        wait_s = self._settings.poll_wait_s
         answer = await self._channel.ask(
             "GET",
-            f"/api/v1/jobs/{self._settings.job}/policy?wait={wait_s:g}",
+            f"/api/v1/jobs/{self._settings.job}/policy" + (f"?wait={wait_s:g}" if wait_s else ""),
             headers={"if-none-match": f'"{self._seen}"'},
             timeout_s=wait_s + self._settings.timeout_s,
         )
@@ -59,8 +100,10 @@ class Follower:
             return
         if answer.status != 200:
             raise NoAnswerError(f"status {answer.status}", retry_after_s=answer.retry_after_s)
-        etag = answer.headers.get("etag", "").removeprefix("W/").strip('"')
-        self._take(_checked(answer.body, etag))
+        policy, etag = _decoded(answer.body), _bare(answer.headers.get("etag", ""))
+        if policy.checksum != etag:
+            raise NoAnswerError(f"policy has checksum {policy.checksum}, ETag says {etag!r}")
+        self._take(policy)
 
     def _take(self, policy: Policy) -> None:
         self._seen = policy.checksum
@@ -76,12 +119,13 @@ class Follower:
             )
 
 
-def _checked(body: bytes, etag: str) -> Policy:
-    """Return the body's policy; raise ``NoAnswerError`` unless it is whole."""
+def _bare(etag: str) -> str:
+    return etag.removeprefix("W/").strip('"')
+
+
+def _decoded(body: bytes) -> Policy:
+    """Return the body's policy; raise ``NoAnswerError`` unless it is a valid one."""
     try:
-        policy = decode_policy(body)
+        return decode_policy(body)
     except ValueError as error:
         raise NoAnswerError(f"not a policy: {error}") from error
-    if policy.checksum != etag:
-        raise NoAnswerError(f"policy has checksum {policy.checksum}, ETag says {etag!r}")
-    return policy

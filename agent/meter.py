@@ -11,11 +11,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from libra.agent.harmless import harmless
 from libra.agent.open_step import KernelCalls, OpenStep
 from libra.agent.samples import Samples
 from libra.agent.waves import WaveMeter
@@ -38,6 +39,7 @@ Mark = tuple[float, float]
 
 # Big enough that numpy's cost per call vanishes, small enough that a step's rest is quick.
 FOLD_ROWS = 256
+_NO_TOTALS = cast("StepTotals | None", None)
 # As many kinds as one report may carry.
 MAX_KINDS = 64
 
@@ -62,6 +64,7 @@ class StepMeter:
             were kept waiting for a core, and the wall clock tells of the machine, not the work.
         dropped: observations and steps with figures that no report may carry.
         set_aside: kernel calls that were kept out of the moments.
+        failed: an exception of its own switched it off; no method raises one.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class StepMeter:
         self.kernel_cpu_seconds = 0.0
         self.dropped = 0
         self.set_aside = 0
+        self.failed = False
         self._cpu = clock == "cpu"
         self._step: OpenStep | None = None
         self._told = False
@@ -86,6 +90,7 @@ class StepMeter:
         self._samples = Samples(seed)
         self._waves = WaveMeter()
 
+    @harmless(None)
     def begin(self, layout: BatchLayout) -> None:
         """Open the layout's step, closing another, and count its micro-batch once."""
         step = self._step
@@ -94,10 +99,12 @@ class StepMeter:
             step = self._open(layout.step)
         step.add(layout)
 
+    @harmless((0.0, 0.0))
     def start(self) -> Mark:
         """Return a mark of now, on both clocks."""
         return time.perf_counter(), time.thread_time()
 
+    @harmless(None)
     def kernel(self, mark: Mark, kind: KernelKind, features: Sequence[int]) -> None:
         """Note a kernel call from ``mark`` to now."""
         wall_s = time.perf_counter() - mark[0]
@@ -115,6 +122,7 @@ class StepMeter:
         if len(kernels.rows) >= FOLD_ROWS:
             self._fold(kind, kernels)
 
+    @harmless(None)
     def exchange(self, issued: Mark, mark: Mark, traffic: Traffic) -> None:
         """Note a wave that took from ``issued`` to now and was waited for from ``mark`` on.
 
@@ -127,11 +135,13 @@ class StepMeter:
             self._step.sent_bytes += traffic.sent_bytes
         self._waves.note(traffic, wait_s=wait_s, seconds=now_s - issued[0])
 
+    @harmless(None)
     def mismatch(self) -> None:
         """Note that the pool's ranks disagreed on a plan, so that the cell ran at home."""
         if self._step is not None:
             self._step.plan_mismatches += 1
 
+    @harmless(_NO_TOTALS)
     def end_step(self, seconds: float | None = None) -> StepTotals | None:
         """Close the open step, hand its totals to the sink and return them.
 

@@ -11,39 +11,48 @@ import random
 import uuid
 from collections import deque
 
-import msgspec
-
 from libra.agent.backoff import Backoff
-from libra.agent.channel import Answer, Channel, NoAnswerError
+from libra.agent.channel import NoAnswerError
+from libra.agent.direct import Outlet, Verdict
 from libra.agent.meter import StepMeter
 from libra.agent.settings import AgentSettings
-from libra.balancer.wire import Coordinates, Report, StepTotals, encode_report
+from libra.balancer.wire import Coordinates, Report, StepTotals
 
 logger = logging.getLogger(__name__)
 
 # Steps may take minutes; the balancer takes a job that is silent for 30 s for stale.
 HEARTBEAT_S = 10.0
+# An outage leaves more steps than the balancer takes in one body.
+MAX_REPORT_STEPS = 256
 
 
 class Reporter:
     """Send one rank's reports, each until it is acknowledged or refused.
 
-    A report is retried byte for byte under its own sequence number, so the balancer can tell a
-    retry from news; meanwhile steps gather in the ring and moments in the meter.
+    A report is retried unchanged under its own sequence number, whichever way it goes, so the
+    balancer can tell a retry from news; meanwhile steps gather in the ring and moments in the
+    meter. It ends when the meter has failed.
 
     Attributes:
         coordinates: where the rank stands; set once it is known.
+        launch: its run and attempt; set once the ranks have found them.
+        held: nothing is drawn before they are known, for a rank with names of its own would be
+            taken for a new launch, in which the others come late.
+        attached: the rank has begun, so that it is worth saying that it lives.
         sent: reports acknowledged.
         refused: reports that the balancer will never take; dropped and counted.
     """
 
-    def __init__(self, settings: AgentSettings, meter: StepMeter, channel: Channel) -> None:
+    def __init__(self, settings: AgentSettings, meter: StepMeter, outlet: Outlet) -> None:
         self.coordinates = Coordinates(pp=settings.pp_rank)
+        self.launch = settings.run, settings.attempt
+        self.held = False
+        self.attached = settings.world_size == 1
         self.sent = 0
         self.refused = 0
         self._settings = settings
         self._meter = meter
-        self._channel = channel
+        self._outlet = outlet
         self._agent = uuid.uuid4().hex
         self._sequence = 0
         self._ring: deque[StepTotals] = deque(maxlen=settings.ring_steps)
@@ -78,14 +87,16 @@ class Reporter:
         self._pushed += 1
 
     async def run(self) -> None:
-        """Report every ``interval_s``, for ever."""
+        """Report every ``interval_s``, as long as the meter works."""
+        loop = asyncio.get_running_loop()
         # Ranks start together; they should not report together.
         await asyncio.sleep(self._settings.interval_s * self._random.random())
-        while True:
+        while not self._meter.failed:
+            began_s = loop.time()
             try:
                 await self._send()
                 self._backoff.succeeded()
-                pause_s = self._settings.interval_s * self._random.uniform(0.9, 1.1)
+                pause_s = self._pause_s(loop.time() - began_s)
             except NoAnswerError as error:
                 pause_s = self._backoff.failed(error, retry_after_s=error.retry_after_s)
             await asyncio.sleep(pause_s)
@@ -94,44 +105,48 @@ class Reporter:
         """Send what is pending, then what came since; give up at the first failure."""
         with contextlib.suppress(NoAnswerError):
             if self._pending is not None:
-                await self._send()
-            await self._send()
+                await self._send(urgent=True)
+            await self._send(urgent=True)
+            while self._ring and not self.held:
+                await self._send(urgent=True)
 
-    async def _send(self) -> None:
+    def _pause_s(self, taken_s: float) -> float:
+        """Return the time to the next report: at least half an interval, for a relay's ticks."""
+        pause_s = self._settings.interval_s * self._random.uniform(0.9, 1.1)
+        return max(0.5 * pause_s, pause_s - taken_s)
+
+    async def _send(self, *, urgent: bool = False) -> None:
         """Send the pending report or a new one; raise ``NoAnswerError`` if it stays pending."""
         report = self._pending = self._pending or self._draw()
         if report is None:
             return
-        answer = await self._channel.ask(
-            "POST",
-            f"/api/v1/jobs/{report.job}/reports",
-            headers={"content-type": "application/msgpack"},
-            body=encode_report(report),
-            timeout_s=self._settings.timeout_s,
-        )
-        if answer.status == 202 and _accepted(answer.body):
-            self._pending = None
+        verdict = await self._outlet.send(report, urgent=urgent)
+        self._pending = None
+        if verdict.taken:
             self.sent += 1
             self._last_sent_s = asyncio.get_running_loop().time()
-        elif 400 <= answer.status < 500 and answer.status != 429:
-            self._pending = None
-            self._refuse(report, answer)
         else:
-            raise NoAnswerError(f"status {answer.status}", retry_after_s=answer.retry_after_s)
+            self._refuse(report, verdict)
 
     def _draw(self) -> Report | None:
-        """Return a report of all there is; None if that is nothing and none is due."""
+        """Return a report of what there is; None if that is nothing and none is due."""
+        if self.held:
+            return None
         moments, waves = self._meter.take_moments(), self._meter.take_waves()
-        steps = [self._ring.popleft() for _ in range(len(self._ring))]
+        steps = [self._ring.popleft() for _ in range(min(MAX_REPORT_STEPS, len(self._ring)))]
         self._drawn += len(steps)
         silent_s = asyncio.get_running_loop().time() - self._last_sent_s
-        if not (moments or waves or steps) and silent_s < HEARTBEAT_S:
+        if moments or waves or steps:
+            self.attached = True
+        elif not self.attached or silent_s < HEARTBEAT_S:
             return None
         self._sequence += 1
+        run, attempt = self.launch
         return Report(
             schema=1,
             job=self._settings.job,
-            attempt=self._settings.attempt,
+            attempt=attempt,
+            run=run,
             node=self._settings.node,
             agent=self._agent,
             sequence=self._sequence,
@@ -145,7 +160,7 @@ class Reporter:
             set_aside=self._meter.set_aside,
         )
 
-    def _refuse(self, report: Report, answer: Answer) -> None:
+    def _refuse(self, report: Report, verdict: Verdict) -> None:
         """Count a report that no retry can mend, and say so the first time."""
         self.refused += 1
         self._lost += len(report.steps) + sum(int(kind.sums[0]) for kind in report.moments)
@@ -154,15 +169,6 @@ class Reporter:
                 "The balancer refused report %d with status %d, and it is dropped; further "
                 "refusals are only counted. It said: %s",
                 report.sequence,
-                answer.status,
-                answer.body[:300].decode(errors="replace"),
+                verdict.status,
+                verdict.detail,
             )
-
-
-def _accepted(body: bytes) -> bool:
-    """Tell the balancer's own acknowledgement from another server's 202."""
-    try:
-        answer = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        return False
-    return isinstance(answer, dict) and answer.get("accepted") is True

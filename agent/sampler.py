@@ -21,7 +21,6 @@ from libra.agent.numbers import integer
 from libra.agent.placing import Placing, Pools
 from libra.agent.progress import Progress
 from libra.agent.resume import Position, World
-from libra.agent.settings import attempt_from_env
 from libra.attention.heads import HeadSplit
 from libra.attention.plan import PlanSettings
 from libra.attention.store import Store
@@ -53,13 +52,15 @@ class PoolSampler(Sampler[Cell]):
         planning: blocks, memory and waves of plans; the rest is the policy's.
         name: of this sampler's decisions in the store; a second one, for validation, has another.
         store: the job's c10d store; the default group's when ``None``.
-        attempt: restarts of the job so far; decisions of another attempt never count. From the
-            environment when ``None``, as ``attempt_from_env`` reads it.
+        attempt: restarts of the job so far, the same on all ranks; decisions of another attempt
+            never count. When ``None`` the ranks of the default group find it together, and without
+            a group the environment gives it, as ``attempt_from_env`` reads it.
         timeout_s: longest wait for the other ranks' agreement on a step.
 
     Attributes:
         policy_source: gives the newest policy that this rank knows; the agent sets it.
         pools: this rank's place in the mesh.
+        store: as it was given.
         recorder: the audit, when there is one.
         era: how often a state was loaded.
     """
@@ -95,6 +96,7 @@ class PoolSampler(Sampler[Cell]):
             raise ValueError(f"global_batch={global_batch}: must be a multiple of dp={shape.dp}")
         self.policy_source: Callable[[], Policy] = lambda: HOME_POLICY
         self.pools = pools
+        self.store = store
         self.recorder: Audit | None = None
         self.era = 0
         self._micro_batches = global_batch // shape.dp
@@ -116,8 +118,7 @@ class PoolSampler(Sampler[Cell]):
             meeting=meeting,
             planning=planning or PlanSettings(),
         )
-        restarts = attempt_from_env() if attempt is None else attempt
-        agreed = AgreedPolicies(store, name=name, attempt=restarts, timeout_s=timeout_s)
+        agreed = AgreedPolicies(store, name=name, attempt=attempt, timeout_s=timeout_s)
         self._progress = Progress(self._drawing, agreed, World.of(shape, meeting))
         self._epoch = 0
         self._resumed: Position | None = None

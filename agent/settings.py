@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from libra.agent.identity import attempt_from_env, first, integer, job_from_env, run_from_env
+
 _NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 MAX_RING_STEPS = 1024
+UNIX_SCHEME = "unix://"
 
 
 def _node() -> str:
@@ -21,13 +24,22 @@ class AgentSettings:
     """Settings of one rank's agent.
 
     Attributes:
-        balancer: the balancer's address, ``http://host:port`` with an optional path.
+        balancer: the balancer's address, ``http://host:port`` or ``https://host:port`` with an
+            optional path, or ``unix:///path/of.sock``.
         job: the job's name, the same on all its ranks.
+        run: id of this launch of the job, the same on all its ranks; empty if unknown.
         attempt: how often the job was restarted.
         rank: this process's rank, below ``world_size``.
         world_size: ranks of the job.
         pp_rank: its index along pipeline parallelism, below ``world_size``.
         node: this machine's name.
+        local_rank: its index among the ranks that one launcher started here; -1 if unknown.
+        local_world_size: how many these are; 0 if unknown.
+        group_rank: the launcher's own index.
+        relay: ranks of a node report through its first one, where they share one.
+        token_file: file of the access token; empty for none.
+        ca_file: certificates that the balancer's is checked against; empty for the system's.
+        cert_file, key_file: this client's own certificate; empty for none.
         interval_s: seconds between reports.
         connect_timeout_s: the longest to wait for a connection.
         timeout_s: the longest that one report may take.
@@ -40,11 +52,20 @@ class AgentSettings:
 
     balancer: str
     job: str
+    run: str = ""
     attempt: int = 0
     rank: int = 0
     world_size: int = 1
     pp_rank: int = 0
     node: str = field(default_factory=_node)
+    local_rank: int = -1
+    local_world_size: int = 0
+    group_rank: int = 0
+    relay: bool = True
+    token_file: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
     interval_s: float = 1.0
     connect_timeout_s: float = 1.0
     timeout_s: float = 5.0
@@ -62,12 +83,16 @@ class AgentSettings:
                 raise ValueError(
                     f"{name}={value!r}: must be 1 to 128 letters, digits or any of . _ : @ -"
                 )
+        if len(self.run) > 128:
+            raise ValueError(f"run={self.run!r}: must have 128 characters at most")
         if self.attempt < 0:
             raise ValueError(f"attempt={self.attempt}: must be at least 0")
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank={self.rank}: must be in 0..{self.world_size - 1}")
         if not 0 <= self.pp_rank < self.world_size:
             raise ValueError(f"pp_rank={self.pp_rank}: must be in 0..{self.world_size - 1}")
+        if self.key_file and not self.cert_file:
+            raise ValueError(f"key_file={self.key_file!r}: needs the cert_file that it belongs to")
         for name in self.__slots__:
             if name.endswith("_s") and not 0 < getattr(self, name) <= 3600:
                 raise ValueError(f"{name}={getattr(self, name)}: must be in (0, 3600] seconds")
@@ -83,65 +108,53 @@ def settings_from_env(
 ) -> AgentSettings | None:
     """Return the settings that the environment asks for, None where it wants no agent.
 
-    Reads LIBRA_BALANCER (absent or empty is off), LIBRA_AGENT (``off`` is off), LIBRA_JOB,
-    LIBRA_ATTEMPT and LIBRA_PP_RANK (0 without a pipeline); for job and attempt, where missing,
-    the variables of torchrun and of Slurm.
+    Reads LIBRA_BALANCER (absent or empty is off), LIBRA_AGENT (``off`` is off), LIBRA_RELAY
+    (``off``: every rank reports by itself), LIBRA_TOKEN_FILE, LIBRA_CA_FILE, LIBRA_CERT_FILE,
+    LIBRA_KEY_FILE, LIBRA_JOB, LIBRA_RUN, LIBRA_ATTEMPT and LIBRA_PP_RANK (0 without a pipeline);
+    for what is missing of job, run and attempt the variables of Slurm, Kubernetes and torchrun.
 
     Raises:
         ValueError: a variable is malformed, or the job has no name.
     """
-    balancer = environ.get("LIBRA_BALANCER", "").strip()
-    if not balancer or environ.get("LIBRA_AGENT", "").strip().lower() == "off":
+    balancer = first(environ, "LIBRA_BALANCER")
+    if not balancer or _is_off(environ, "LIBRA_AGENT"):
         return None
     if rank is None:
-        rank = _integer(environ, ("RANK", "SLURM_PROCID"), 0)
+        rank = integer(environ, ("RANK", "SLURM_PROCID"), 0)
     if world_size is None:
-        world_size = _integer(environ, ("WORLD_SIZE", "SLURM_NTASKS"), 1)
+        world_size = integer(environ, ("WORLD_SIZE", "SLURM_NTASKS"), 1)
     return AgentSettings(
         balancer=balancer,
-        job=_job(environ),
+        job=job_from_env(environ),
+        run=run_from_env(environ),
         attempt=attempt_from_env(environ),
         rank=rank,
         world_size=world_size,
-        pp_rank=_integer(environ, ("LIBRA_PP_RANK",), 0),
+        pp_rank=integer(environ, ("LIBRA_PP_RANK",), 0),
+        local_rank=integer(environ, ("LOCAL_RANK", "SLURM_LOCALID"), -1),
+        local_world_size=integer(environ, ("LOCAL_WORLD_SIZE",), 0),
+        group_rank=integer(environ, ("GROUP_RANK", "SLURM_NODEID"), 0),
+        relay=not _is_off(environ, "LIBRA_RELAY"),
+        token_file=first(environ, "LIBRA_TOKEN_FILE"),
+        ca_file=first(environ, "LIBRA_CA_FILE"),
+        cert_file=first(environ, "LIBRA_CERT_FILE"),
+        key_file=first(environ, "LIBRA_KEY_FILE"),
     )
 
 
-def attempt_from_env(environ: Mapping[str, str] = os.environ) -> int:
-    """Return how often the job was restarted: LIBRA_ATTEMPT, else torchrun's or Slurm's count.
-
-    Raises:
-        ValueError: the variable is no integer.
-    """
-    attempts = ("LIBRA_ATTEMPT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-    return _integer(environ, attempts, 0)
-
-
-def _job(environ: Mapping[str, str]) -> str:
-    for name in ("LIBRA_JOB", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID"):
-        value = environ.get(name, "").strip()
-        # torchrun without --rdzv-id calls every job "none": two would be taken for one.
-        if value and not (name == "TORCHELASTIC_RUN_ID" and value == "none"):
-            return value
-    raise ValueError("LIBRA_JOB is not set: must name the job, the same on all its ranks")
-
-
-def _integer(environ: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
-    for name in names:
-        value = environ.get(name, "").strip()
-        if value:
-            try:
-                return int(value)
-            except ValueError:
-                raise ValueError(f"{name}={value!r}: must be an integer") from None
-    return default
+def _is_off(environ: Mapping[str, str], name: str) -> bool:
+    return environ.get(name, "").strip().lower() == "off"
 
 
 def _check_url(value: str) -> None:
+    if value.startswith(UNIX_SCHEME + "/"):
+        return
     try:
         url = httpx.URL(value)
         usable = url.scheme in ("http", "https") and bool(url.host)
     except (httpx.InvalidURL, ValueError):
         usable = False
     if not usable:
-        raise ValueError(f"balancer={value!r}: must be like http://host:8765")
+        raise ValueError(
+            f"balancer={value!r}: must be like http://host:8765, https:// or unix:///path.sock"
+        )

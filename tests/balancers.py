@@ -2,12 +2,20 @@
 
 import contextlib
 import http.server
+import socketserver
+import ssl
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from libra.balancer.wire import Report, decode_report
+import msgspec
+
+from libra.balancer.batch import decode_batch
+from libra.balancer.wire import Report, decode_report, encode_report
 
 ACCEPTED = b'{"accepted": true, "duplicate": false}'
 
@@ -45,16 +53,24 @@ class Reply:
 
 
 class ToldBalancer:
-    """A server that answers each request by ``answer(request)`` and keeps the requests."""
+    """A server that answers each request by ``answer(request)`` and keeps the requests.
 
-    def __init__(self, answer: Callable[[Request], Reply]) -> None:
+    It listens on a free port, or on the Unix socket ``unix``.
+    """
+
+    def __init__(self, answer: Callable[[Request], Reply], unix: Path | None = None) -> None:
         self.answer = answer
         self.requests: list[Request] = []
+        self.connections: set[int] = set()
         self.closing = threading.Event()
         owner = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                owner.connections.add(len(owner.connections))
 
             def do_POST(self) -> None:
                 owner._handle(self)
@@ -64,9 +80,26 @@ class ToldBalancer:
             def log_message(self, format: str, *args: object) -> None:
                 """Say nothing."""
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server: socketserver.BaseServer
+        if unix is None:
+            self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        else:
+            self._server = socketserver.ThreadingUnixStreamServer(str(unix), Handler)
+            self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        setattr(self._server, "handle_error", _told)  # noqa: B010
+        self.url = f"unix://{unix}"
+        if isinstance(self._server, http.server.ThreadingHTTPServer):
+            self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def secure(self, context: ssl.SSLContext) -> None:
+        """Speak TLS from now on; to be called before the server starts."""
+        assert isinstance(self._server, http.server.ThreadingHTTPServer)
+        plain = self._server.socket
+        self._server.socket = context.wrap_socket(
+            plain, server_side=True, do_handshake_on_connect=False
+        )
+        self.url = self.url.replace("http:", "https:")
 
     def asked(self, method: str) -> list[Request]:
         """Return the requests of a method so far."""
@@ -108,9 +141,26 @@ class ToldBalancer:
             handler.close_connection = True
 
 
+def _told(*_: object) -> None:
+    """Let an agent hang up; anything else is this server's own fault."""
+    if not isinstance(sys.exception(), OSError):
+        traceback.print_exc()
+
+
 def by_method(*, post: Reply, get: Reply) -> Callable[[Request], Reply]:
     """Answer reports with one reply and policy polls with another."""
     return lambda request: post if request.method == "POST" else get
+
+
+def acknowledge(request: Request, policy: str = "") -> Reply:
+    """Take a report or a batch of them, as a balancer does."""
+    if not request.path.endswith("/batches"):
+        answer = {"accepted": True, "duplicate": False, "policy": policy}
+    else:
+        rows = len(decode_batch(request.body))
+        none = {"duplicates": 0, "late": 0, "refused": []}
+        answer = {"accepted": rows, "policy": policy, **none}
+    return Reply(body=msgspec.json.encode(answer))
 
 
 NO_JOB = Reply(status=404, body=b"{}")
@@ -121,14 +171,30 @@ TRICKLE = Reply(gap_s=0.1, body=ACCEPTED + b" " * 10_000)
 def delivered(requests: Iterable[Request]) -> list[Report]:
     """Return the reports in these requests, each once, as a balancer takes them.
 
-    A report that was under way when the agent closed may come again, byte for byte the same.
+    A report that had no answer may come again, byte for byte the same but for its raw points:
+    those that a relay keeps are drawn anew for every batch.
     """
-    first: dict[tuple[int, str, int], tuple[bytes, Report]] = {}
-    for body in [request.body for request in requests if request.method == "POST"]:
-        report = decode_report(body)
-        key = (report.attempt, report.agent, report.sequence)
-        assert first.setdefault(key, (body, report))[0] == body
-    return [report for _, report in first.values()]
+    first: dict[tuple[int, str, int], Report] = {}
+    for request in requests:
+        for report in sent(request):
+            key = (report.attempt, report.agent, report.sequence)
+            earlier = first.setdefault(key, report)
+            assert _without_points(earlier) == _without_points(report)
+    return list(first.values())
+
+
+def _without_points(report: Report) -> bytes:
+    moments = [msgspec.structs.replace(kind, points=[]) for kind in report.moments]
+    return encode_report(msgspec.structs.replace(report, moments=moments))
+
+
+def sent(request: Request) -> list[Report]:
+    """Return the reports in a request, none in a policy poll."""
+    if request.method != "POST":
+        return []
+    if request.path.endswith("/batches"):
+        return decode_batch(request.body).reports()
+    return [decode_report(request.body)]
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:

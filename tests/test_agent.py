@@ -25,7 +25,9 @@ from tests.balancers import (
     NO_JOB,
     TRICKLE,
     Reply,
+    Request,
     ToldBalancer,
+    acknowledge,
     by_method,
     delivered,
     eventually,
@@ -201,6 +203,32 @@ def test_timings_go_out_and_policies_come_in() -> None:
     measured = sum(kind.sums[0] for report in reports for kind in report.moments)
     assert measured + reports[-1].set_aside == 40
     assert reports[-1].coordinates == Coordinates(dp=3, cp=1, pool=1, pp=2)
+
+
+def test_acknowledgements_take_the_place_of_polls() -> None:
+    """While reports are acknowledged a policy is asked for when they tell of another one."""
+    published = threading.Event()
+
+    def answer(request: Request) -> Reply:
+        policy = POLICY if published.is_set() else HOME_POLICY
+        if request.method == "POST":
+            return acknowledge(request, policy=f'"{policy.checksum}"')
+        return OFFER if published.is_set() else Reply(status=304, body=b"")
+
+    with ToldBalancer(answer) as balancer, Agent(settings(balancer.url)) as agent:
+        train(agent, steps=1)
+        assert eventually(lambda: agent._reporter.sent >= 1)
+        # One poll may be under way, or due, at the first acknowledgement.
+        asked = len(balancer.asked("GET"))
+        for _ in range(20):
+            sent = agent._reporter.sent
+            train(agent, steps=1)
+            assert eventually(lambda: agent._reporter.sent > sent)  # noqa: B023
+        assert len(balancer.asked("GET")) <= asked + 1
+        published.set()
+        train(agent, steps=1)
+        assert eventually(lambda: agent.policy == POLICY)
+        assert balancer.asked("GET")[-1].path == "/api/v1/jobs/job/policy"
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from libra.agent.background import Background
 from libra.agent.channel import Channel
+from libra.agent.settings import AgentSettings
 from tests.balancers import Reply, ToldBalancer, eventually, no_thread_left
 
 
@@ -75,7 +76,7 @@ def test_names_are_looked_up_on_its_own_thread() -> None:
 
     with ToldBalancer(lambda _: Reply()) as balancer:
         url = balancer.url.replace("127.0.0.1", "localhost")
-        channel = Channel(url, connect_timeout_s=60.0)
+        channel = Channel(AgentSettings(balancer=url, job="job", connect_timeout_s=60.0))
 
         async def ask() -> None:
             answer = await channel.ask("GET", "/", headers={}, timeout_s=60.0)

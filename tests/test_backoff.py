@@ -1,5 +1,6 @@
 """Failures are met with patience: growing delays, a bound, an open breaker, few words."""
 
+import math
 import random
 
 import pytest
@@ -24,11 +25,14 @@ def test_ranks_do_not_retry_in_step() -> None:
 
 
 def test_the_peer_may_ask_for_more_time_but_not_for_ever() -> None:
-    """``Retry-After`` lengthens a delay, to the bound at most."""
-    backoff = Backoff("It")
+    """``Retry-After`` lengthens a delay, to the bound at most; ranks do not return together."""
+    asked = [Backoff("It").failed("busy", retry_after_s=20.0) for _ in range(100)]
+    endless = [Backoff("It").failed("busy", retry_after_s=math.inf) for _ in range(100)]
 
-    assert backoff.failed("busy", retry_after_s=20.0) == 20.0
-    assert backoff.failed("busy", retry_after_s=1e9) == 30.0
+    assert 20.0 <= min(asked) < 21.0
+    assert 24.0 < max(asked) <= 25.0
+    assert 22.5 <= min(endless) < 24.0
+    assert 28.0 < max(endless) <= 30.0
 
 
 def test_an_outage_is_told_twice(caplog: pytest.LogCaptureFixture) -> None:

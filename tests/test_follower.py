@@ -20,8 +20,9 @@ from tests.test_reporter import settings
 @contextlib.contextmanager
 def following(url: str, **changes: Any) -> Iterator[Follower]:
     """Run a follower on a thread of its own."""
-    channel = Channel(url, connect_timeout_s=60.0)
-    follower = Follower(settings(url, **changes), channel)
+    own = settings(url, **changes)
+    channel = Channel(own)
+    follower = Follower(own, channel)
     background = Background(follower.run, last=channel.close, last_timeout_s=60.0)
     background.start()
     try:

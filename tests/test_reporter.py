@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from libra.agent.background import Background
-from libra.agent.channel import MAX_ANSWER_BYTES, Channel
+from libra.agent.channel import Channel
+from libra.agent.connection import MAX_ANSWER_BYTES
+from libra.agent.direct import Direct
 from libra.agent.guard import MIN_CALLS, WARM_UP_CALLS
 from libra.agent.meter import StepMeter
-from libra.agent.reporter import Reporter
+from libra.agent.reporter import MAX_REPORT_STEPS, Reporter
 from libra.agent.settings import AgentSettings
 from libra.balancer.wire import Report, StepTotals
 from tests.balancers import (
@@ -35,17 +37,25 @@ def totals(step: int) -> StepTotals:
 
 def settings(url: str, **changes: Any) -> AgentSettings:
     """Return settings with a quick pace and a deadline that no test meets."""
-    quick = {"interval_s": 0.02, "first_retry_s": 0.02, "max_retry_s": 0.1, "timeout_s": 60.0}
+    quick = {"interval_s": 0.02, "first_retry_s": 0.02, "max_retry_s": 0.1}
+    quick |= {"connect_timeout_s": 60.0, "timeout_s": 60.0}
     return AgentSettings(balancer=url, job="job", world_size=4, rank=2, **{**quick, **changes})
 
 
 @contextlib.contextmanager
 def reporting(
-    url: str, meter: StepMeter | None = None, *, pushed: int = 0, **changes: Any
+    url: str,
+    meter: StepMeter | None = None,
+    *,
+    pushed: int = 0,
+    attached: bool = True,
+    **changes: Any,
 ) -> Iterator[Reporter]:
     """Run a reporter on a thread of its own, after so many steps; flush it at the end."""
-    channel = Channel(url, connect_timeout_s=60.0)
-    reporter = Reporter(settings(url, **changes), meter or StepMeter(), channel)
+    own = settings(url, **changes)
+    channel = Channel(own)
+    reporter = Reporter(own, meter or StepMeter(), Direct(own, channel))
+    reporter.attached = attached
     for step in range(pushed):
         reporter.push(totals(step))
 
@@ -181,7 +191,8 @@ def test_an_outage_loses_nothing_that_the_ring_can_hold() -> None:
 def test_a_full_ring_drops_the_oldest_and_counts_them() -> None:
     """A long outage keeps the newest steps, and the next report says how many are gone."""
     url = "http://127.0.0.1:9"
-    reporter = Reporter(settings(url, ring_steps=8), StepMeter(), Channel(url))
+    own = settings(url, ring_steps=8)
+    reporter = Reporter(own, StepMeter(), Direct(own, Channel(own)))
     for step in range(20):
         reporter.push(totals(step))
 
@@ -266,15 +277,16 @@ def test_reports_stay_out_of_the_jobs_log_and_proxies(
 
 
 def test_closing_sends_what_is_left() -> None:
-    """Steps that were pushed just before the end are in the last report."""
+    """Steps that were pushed just before the end are in the last reports, however many."""
     with (
         ToldBalancer(lambda _: Reply()) as balancer,
         reporting(balancer.url, interval_s=3600.0) as reporter,
     ):
-        for step in range(5):
+        for step in range(2 * MAX_REPORT_STEPS + 5):
             reporter.push(totals(step))
 
-    assert steps(balancer) == list(range(5))
+    assert steps(balancer) == list(range(2 * MAX_REPORT_STEPS + 5))
+    assert max(len(report.steps) for report in reports(balancer)) == MAX_REPORT_STEPS
 
 
 @pytest.mark.fault
@@ -288,6 +300,20 @@ def test_closing_in_the_middle_of_a_report_loses_nothing() -> None:
 
     assert len(balancer.requests) == 3
     assert steps(balancer) == [1, 2]
+
+
+def test_a_rank_that_has_not_begun_says_nothing() -> None:
+    """Of several ranks one that is not attached yet may not know which launch it is of."""
+    with (
+        ToldBalancer(lambda _: Reply()) as balancer,
+        reporting(balancer.url, attached=False) as reporter,
+    ):
+        assert not eventually(lambda: bool(balancer.requests), timeout_s=0.2)
+        reporter.push(totals(0))
+        assert eventually(lambda: reporter.sent >= 1)
+        assert reporter.attached
+
+    assert steps(balancer) == [0]
 
 
 def test_a_quiet_rank_says_little(monkeypatch: pytest.MonkeyPatch) -> None:
