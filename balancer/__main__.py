@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -10,6 +11,11 @@ from libra.balancer.version import libra_version
 # Name: (module with ``add_arguments`` and ``run``, help).
 _COMMANDS = {
     "serve": ("libra.balancer.serve", "run the balancer and its dashboard"),
+    "token": ("libra.balancer.tokens_command", "make, list and revoke access tokens"),
+    "status": ("libra.balancer.status", "say how a balancer is"),
+    "jobs": ("libra.balancer.job_list", "list the jobs of a balancer"),
+    "top": ("libra.balancer.top", "watch jobs, or the slowest ranks of one"),
+    "doctor": ("libra.balancer.doctor", "check what an agent or a person meets on the way"),
     "replay": ("libra.balancer.replay", "say what a recorded job loses its time to"),
     "demo": ("libra.examples.demo", "train a small model on this machine, before and after"),
 }
@@ -26,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, (module_name, summary) in _COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
         if arguments[:1] == [name]:
+            if name == "serve":
+                _compute_on_one_core()
             try:
                 module = importlib.import_module(module_name)
             except ModuleNotFoundError as error:
@@ -34,6 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.set_defaults(run=module.run)
     args = parser.parse_args(arguments)
     return int(args.run(args))
+
+
+def _compute_on_one_core() -> None:
+    """Keep numpy's libraries to one thread: the balancer's arrays are small, and others need the
+    machine. They look at this when they are loaded."""
+    for library in ("OMP", "OPENBLAS", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
 def _lacks(command: str, error: ModuleNotFoundError) -> int:

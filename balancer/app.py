@@ -1,33 +1,52 @@
 """The balancer's HTTP application."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
-import msgspec
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from fastapi.staticfiles import StaticFiles
-from prometheus_client import CollectorRegistry
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from libra.balancer import routes_jobs, routes_live, routes_reports, routes_site
-from libra.balancer.drafts import PolicyDraft, RollbackRequest
-from libra.balancer.metrics import ServiceCollector
-from libra.balancer.problems import PROBLEM_RESPONSES, Problem, handle_problems
+from libra.balancer import (
+    routes_jobs,
+    routes_live,
+    routes_login,
+    routes_reports,
+    routes_site,
+    routes_status,
+)
+from libra.balancer.access import Gate
+from libra.balancer.access_middleware import AccessMiddleware
+from libra.balancer.hot_lane import HotLane
+from libra.balancer.jobs_watch import JobsWatch
+from libra.balancer.lag import LoopLag
+from libra.balancer.lead_gate import LeadGate
+from libra.balancer.leadership import Leadership
+from libra.balancer.metrics import MetricsPage
+from libra.balancer.openapi import describe
+from libra.balancer.problems import handle_problems
+from libra.balancer.root_path import RootPath
 from libra.balancer.service import Service
+from libra.balancer.settings import ServeSettings
 from libra.balancer.version import libra_version
-from libra.balancer.wire import Report
+from libra.balancer.version_header import VersionHeader
 
-_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
-        "object-src 'none'"
+_ROUTES = (
+    *(routes_reports, routes_jobs, routes_live, routes_login, routes_status),
+    routes_site,
+)
+_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+        b"object-src 'none'",
     ),
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+)
+_CACHE = b"cache-control"
 
 
 class SafeHeaders:
@@ -39,23 +58,39 @@ class SafeHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(_HEADERS)
+                headers = [*message["headers"], *_HEADERS]
                 # Without a word on it browsers keep modules of the version before an upgrade.
-                headers.setdefault("Cache-Control", "no-cache")
+                if all(name != _CACHE for name, _ in headers):
+                    headers.append((_CACHE, b"no-cache"))
+                message["headers"] = headers
             await send(message)
 
         await self.app(scope, receive, send_safely if scope["type"] == "http" else send)
 
 
-def create_app(service: Service) -> FastAPI:
-    """Return the application of a service; its end closes the service's store."""
+def create_app(
+    service: Service,
+    settings: ServeSettings | None = None,
+    leadership: Leadership | None = None,
+) -> FastAPI:
+    """Return the application of a service; its end closes the service and its store."""
+    settings = settings or ServeSettings(service=service.settings)
+    gate = Gate(settings)
+    service.telemetry.refused = gate.refused
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        gate.identity.start()
+        tasks = [asyncio.create_task(app.state.lag.watch())]
+        if leadership is None:
+            service.start()
+        else:
+            tasks.append(asyncio.create_task(leadership.run(), name="libra-leadership"))
         yield
-        service.end_streams()
-        service.store.close()
+        for task in tasks:
+            task.cancel()
+        gate.identity.close()
+        await service.close()
 
     app = FastAPI(
         title="Libra",
@@ -64,37 +99,29 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
-        responses=PROBLEM_RESPONSES,
+        # Newer ones look for OpenTelemetry at every request.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.service = service
-    app.state.registry = CollectorRegistry()
-    app.state.registry.register(ServiceCollector(service))
+    app.state.jobs_watch = JobsWatch(service)
+    app.state.metrics = MetricsPage(service, settings.metrics)
+    app.state.settings = settings
+    app.state.gate = gate
+    app.state.started_s = time.monotonic()
+    app.state.lag = LoopLag(service.telemetry.loop_lag)
+    app.add_middleware(HotLane)
+    if leadership is not None:
+        app.add_middleware(LeadGate, leadership=leadership)
+    app.add_middleware(AccessMiddleware, gate=gate)
+    app.add_middleware(VersionHeader)
+    # Around the others: refusals have these headers too.
     app.add_middleware(SafeHeaders)
+    # Last, to be outermost: the others see paths as they are without a proxy.
+    if settings.listen.root_path:
+        app.add_middleware(RootPath, root_path=settings.listen.root_path)
     handle_problems(app)
-    for module in (routes_reports, routes_jobs, routes_live, routes_site):
+    for module in _ROUTES:
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=routes_site.STATIC), name="static")
-    _describe(app)
+    describe(app, settings.access)
     return app
-
-
-def _describe(app: FastAPI) -> None:
-    """Let the OpenAPI page include the schemas of bodies that msgspec decodes."""
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = get_openapi(
-                title=app.title, summary=app.summary, version=app.version, routes=app.routes
-            )
-            _, bodies = msgspec.json.schema_components(
-                [
-                    *(Report, routes_reports.Accepted, Problem),
-                    *(routes_jobs.ModeChange, PolicyDraft, RollbackRequest),
-                ],
-                ref_template="#/components/schemas/{name}",
-            )
-            schema.setdefault("components", {}).setdefault("schemas", {}).update(bodies)
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]

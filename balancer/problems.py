@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from libra.balancer.store import StoreError, StoreFullError
+from libra.balancer.access_routes import methods_of, route_path
+from libra.balancer.storage import StoreError, StoreFullError
 
 RETRY_AFTER_S = 1
 
@@ -22,17 +22,6 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     detail: str
     field: str | None
-
-
-# For the application's ``responses``: OpenAPI would promise FastAPI's own form otherwise.
-PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
-    "4XX": {
-        "description": "Refused, and why.",
-        "content": {
-            "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
-        },
-    }
-}
 
 
 class ProblemError(Exception):
@@ -70,26 +59,37 @@ class ProblemError(Exception):
 
 def handle_problems(app: FastAPI) -> None:
     """Make every error of the application a problem document."""
-    app.add_exception_handler(ProblemError, _problem)
-    app.add_exception_handler(StoreError, _store_error)
+    app.add_exception_handler(ProblemError, _known)
+    app.add_exception_handler(StoreError, _known)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _unexpected)
 
 
-async def _problem(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ProblemError)
-    return error.response
+def answer_to(error: Exception) -> Response | None:
+    """Return the answer to an error that a request may meet; None to one that it may not."""
+    if isinstance(error, ProblemError):
+        return error.response
+    if isinstance(error, StoreError):
+        status = 429 if isinstance(error, StoreFullError) else 503
+        headers = {"Retry-After": str(RETRY_AFTER_S)}
+        return ProblemError(status, str(error), headers=headers).response
+    return None
 
 
-async def _store_error(_: Request, error: Exception) -> Response:
-    status = 429 if isinstance(error, StoreFullError) else 503
-    return ProblemError(status, str(error), headers={"Retry-After": str(RETRY_AFTER_S)}).response
+async def _known(_: Request, error: Exception) -> Response:
+    answer = answer_to(error)
+    assert answer is not None
+    return answer
 
 
-async def _http_exception(_: Request, error: Exception) -> Response:
+async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return ProblemError(error.status_code, str(error.detail), headers=error.headers).response
+    headers = error.headers
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        # Starlette names the methods of the first route only that has this path.
+        headers = {"Allow": ", ".join(methods_of(route_path(request.scope)))}
+    return ProblemError(error.status_code, str(error.detail), headers=headers).response
 
 
 async def _invalid(_: Request, error: Exception) -> Response:

@@ -7,8 +7,10 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from fastapi import Depends, Path, Request, Response
 
+from libra.balancer.access_principal import Principal
+from libra.balancer.live_job import LiveJob
 from libra.balancer.problems import ProblemError
-from libra.balancer.service import LiveJob, Service
+from libra.balancer.service import Service
 
 Body = TypeVar("Body")
 
@@ -26,13 +28,19 @@ ServiceDep = Annotated[Service, Depends(get_service)]
 
 
 async def get_live_job(service: ServiceDep, job: Annotated[str, Path()]) -> LiveJob:
-    live = service.jobs.get(job)
+    live = await service.find(job)
     if live is None:
         raise ProblemError(404, "no report of this job has arrived", field="job")
     return live
 
 
 LiveJobDep = Annotated[LiveJob, Depends(get_live_job)]
+
+
+def author_of(request: Request, claimed: str) -> str:
+    """Return whose name a decision gets in the history: the sender's, where it is known."""
+    principal = getattr(request.state, "principal", None)
+    return principal.author(claimed) if isinstance(principal, Principal) else claimed
 
 
 def json_schema(name: str) -> dict[str, Any]:

@@ -1,131 +1,154 @@
-"""``libra serve``: open the store, listen, and stop cleanly on SIGTERM or SIGINT."""
+"""``libra serve``: read the settings, open the store, listen, and stop cleanly on a signal.
+
+Exit status: 0 after a clean stop, 1 if it cannot serve or could not write everything before it
+stopped, 2 for settings that cannot be.
+"""
 
 import argparse
-import errno
 import logging
 import os
-import signal
-import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING
 
-import uvicorn
+from libra.balancer import failpoints
+from libra.balancer.config import Loaded, add_options, load
+from libra.balancer.process import without_collections
+from libra.balancer.settings import ServeSettings
+from libra.balancer.store_settings import default_store
 
-from libra.balancer.app import create_app
-from libra.balancer.service import Service
-from libra.balancer.settings import ServiceSettings, default_store
-from libra.balancer.state import Mode
-from libra.balancer.store import Store, StoreError
+if TYPE_CHECKING:
+    from libra.balancer.leadership import Leadership
+    from libra.balancer.listener import Listener
+    from libra.balancer.service import Service
+    from libra.balancer.sqlite_store import SqliteBackend
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``libra serve``."""
-    parser.add_argument("--host", default="127.0.0.1", help="loopback address (%(default)s)")
-    parser.add_argument("--port", type=int, default=8765, help="0 takes a free one (%(default)s)")
-    parser.add_argument("--store", type=Path, help=f"SQLite file ({default_store()})")
+    add_options(parser)
     parser.add_argument(
-        "--mode",
-        choices=get_args(Mode),
-        default="observe",
-        help="mode of jobs seen for the first time (%(default)s)",
+        "--print-config",
+        action="store_true",
+        help="print the settings in force as TOML, secrets masked, and stop",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes; return the exit status."""
     try:
-        settings = ServiceSettings(
-            host=args.host, port=args.port, store=args.store or default_store(), mode=args.mode
-        )
+        failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))
+        loaded = load(vars(args), os.environ)
+        if args.print_config:
+            return _print(loaded)
+        with without_collections():
+            return _run(loaded.settings)
     except ValueError as error:
         return _fail(str(error), status=2)
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    # Its lines about starting and stopping repeat ours.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    try:
-        with _listen(settings) as listener:
-            service = Service(_open_store(settings, make_directory=args.store is None), settings)
-            service.restore()
-            _Server(service).run(sockets=[listener])
-    except (StoreError, ListenError) as error:
-        return _fail(str(error))
+
+
+def _print(loaded: Loaded) -> int:
+    from libra.balancer.config_print import print_config
+
+    sys.stdout.write(print_config(loaded))
     return 0
 
 
-class ListenError(Exception):
-    """The address cannot be listened on; the message is one sentence for people."""
+def _run(settings: ServeSettings) -> int:
+    # Here, so that wrong settings are told at once and help costs nothing.
+    from libra.balancer.access_exposure import check_exposure, check_files
+    from libra.balancer.listener import ListenError, listening
+    from libra.balancer.logs import start_logs
+    from libra.balancer.storage import StoreError
 
-
-class _Server(uvicorn.Server):
-    """A uvicorn server that ends open streams when it stops, and exits with status 0 then."""
-
-    def __init__(self, service: Service) -> None:
-        super().__init__(
-            uvicorn.Config(
-                create_app(service),
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=service.settings.drain_s,
-            )
-        )
-        self._service = service
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        assert sockets is not None
-        _announce(sockets[0], self._service)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._service.end_streams()
-        await super().shutdown(sockets)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        # uvicorn's own raises the signal again at the end, which then is the exit status.
-        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _listen(settings: ServiceSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    check_exposure(settings.listen, settings.access)
+    check_files(settings.access)
+    start_logs(settings.logs)
     try:
-        listener.bind((settings.host, settings.port))
-        listener.listen(socket.SOMAXCONN)
-    except OSError as error:
-        listener.close()
-        why = "in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
-        raise ListenError(f"cannot listen on {settings.host}:{settings.port}: {why}") from error
-    return listener
+        with listening(settings.listen) as listener:
+            # systemd may have handed over others than the settings say.
+            for place in listener.places(settings.listen):
+                check_exposure(place, settings.access)
+            return _serve(settings, listener)
+    except (StoreError, ListenError) as error:
+        return _fail(str(error))
 
 
-def _open_store(settings: ServiceSettings, *, make_directory: bool) -> Store:
-    if make_directory:
+def _serve(settings: ServeSettings, listener: "Listener") -> int:
+    from libra.balancer.access_exposure import tls_options
+    from libra.balancer.app import create_app
+    from libra.balancer.listener import address_file
+    from libra.balancer.process import ease_collections, raise_file_limit
+    from libra.balancer.server import Server
+    from libra.balancer.systemd import Notifier
+
+    tls = tls_options(settings.access)
+    url = listener.url(secure=bool(tls))
+    with ExitStack() as cleanup:
+        service, leadership = _open_service(settings)
+        files = raise_file_limit()
+
+        def ready() -> None:
+            cleanup.enter_context(address_file(settings.listen.address_file, url))
+            logger.info("Ready; up to %d files and connections may be open.", files)
+            _announce(url, service)
+
+        server = Server(
+            create_app(service, settings, leadership),
+            settings.listen,
+            tls=tls,
+            tls_reload_s=settings.access.tls_reload_s,
+            notifier=Notifier(os.environ),
+            on_ready=ready,
+            on_stop=service.end_streams,
+        )
+        ease_collections()
+        server.run(sockets=listener.sockets)
+        if server.failure is not None:
+            raise server.failure
+    return 1 if server.force_exit else 0
+
+
+def _open_service(settings: ServeSettings) -> "tuple[Service, Leadership | None]":
+    """Return the service, and who decides when it answers if several share the store."""
+    from libra.balancer.leadership import Leadership
+    from libra.balancer.postgres import is_postgres, open_postgres
+    from libra.balancer.service import Service
+    from libra.balancer.store import Store
+
+    if is_postgres(settings.store.store):
+        shared = open_postgres(settings.store)
+        service = Service(Store(shared), settings.service, storing=settings.store)
+        return service, Leadership(service, shared, settings.store.lead_timeout_s)
+    backend = _open_file(settings)
+    service = Service(Store(backend), settings.service, storing=settings.store)
+    if backend.set_aside is not None:
+        service.warnings.append(f"a damaged store was moved to {backend.set_aside}")
+    service.restore()
+    return service, None
+
+
+def _open_file(settings: ServeSettings) -> "SqliteBackend":
+    from libra.balancer.sqlite_store import SqliteBackend
+    from libra.balancer.storage import StoreError
+
+    path = Path(settings.store.store)
+    if settings.store.store == default_store():
         try:
-            settings.store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"cannot make {settings.store.parent}: {error.strerror}") from error
-    return Store(settings.store, queue_size=settings.queue_size)
+            raise StoreError(f"cannot make {path.parent}: {error.strerror}") from error
+    return SqliteBackend(path)
 
 
-def _announce(listener: socket.socket, service: Service) -> None:
-    host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    _say(f"Dashboard   {url}/")
-    _say(f"Store       {service.store.path} ({len(service.jobs)} jobs)")
+def _announce(url: str, service: "Service") -> None:
+    local = url.startswith("unix:")
+    _say(f"Socket      {url}" if local else f"Dashboard   {url}/")
+    state = f"{len(service.jobs)} jobs" if service.role == "active" else "stands by until it leads"
+    _say(f"Store       {service.store.label} ({state})")
     _say(f"In the job  export LIBRA_BALANCER={url} LIBRA_JOB=NAME")
 
 

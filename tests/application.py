@@ -1,6 +1,7 @@
 """The HTTP application: a service of its own to call without a socket, and how errors look."""
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import httpx
 
 from libra.balancer.app import create_app
 from libra.balancer.service import Service
-from libra.balancer.settings import ServiceSettings
+from libra.balancer.settings import ServeSettings, ServiceSettings
+from libra.balancer.sqlite_store import SqliteBackend
 from libra.balancer.store import Store
 from libra.balancer.wire import encode_report
 from tests.running import MSGPACK, make_report
@@ -18,18 +20,25 @@ VIEWS = (
     *("/diagnosis", "/pools", "/whatif"),
 )
 
+# No heartbeat comes between two events, however long they take.
+SETTINGS = ServeSettings(service=ServiceSettings(heartbeat_s=3600))
+
 
 @asynccontextmanager
-async def open_service(path: Path) -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
+async def open_service(
+    path: Path,
+    settings: ServeSettings = SETTINGS,
+    clock: Callable[[], float] = time.time,
+) -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
     """A service in this process, and a client that calls its application directly."""
-    # No heartbeat comes between two events, however long they take.
-    settings = ServiceSettings(store=path, heartbeat_s=3600)
-    service = Service(Store(path, commit_interval_s=0), settings)
+    service = Service(Store(SqliteBackend(path)), settings.service, clock, storing=settings.store)
     service.restore()
-    transport = httpx.ASGITransport(app=create_app(service))
-    async with httpx.AsyncClient(transport=transport, base_url="http://libra") as client:
-        yield service, client
-    service.store.close()
+    transport = httpx.ASGITransport(app=create_app(service, settings))
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://libra") as client:
+            yield service, client
+    finally:
+        await service.close()
 
 
 async def send(client: httpx.AsyncClient, sequence: int = 0) -> httpx.Response:
