@@ -3,8 +3,11 @@
 from pathlib import Path
 
 
-def write_section(path: Path, name: str, text: str) -> None:
+def write_section(path: Path, name: str, text: str, *, command: str = "") -> None:
     """Put Markdown between the two comments of a name, or after all else where there are none.
+
+    Args:
+        command: what prints the figures, by default ``make bench-NAME``.
 
     Raises:
         ValueError: the file has one of the two comments, or one twice.
@@ -19,6 +22,7 @@ def write_section(path: Path, name: str, text: str) -> None:
         before, rest = old.split(begin)
         new = before + section + rest.split(end)[1]
     else:
-        heading = f"## {name.capitalize()}\n\n    make bench-{name}\n\n"
+        title = name.replace("-", " ").capitalize()
+        heading = f"## {title}\n\n    {command or f'make bench-{name}'}\n\n"
         new = f"{old.rstrip()}\n\n".lstrip() + heading + section + "\n"
     path.write_text(new)

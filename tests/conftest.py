@@ -1,7 +1,11 @@
 """Settings of all tests, and fixtures that more than one file of them needs."""
 
+import logging
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,6 +31,18 @@ settings.register_profile(
     derandomize=True,
 )
 settings.load_profile("libra")
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """Whoever sets up a log of its own in this process takes it along."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield
+    for handler in root.handlers[:]:
+        if handler not in before:
+            root.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
@@ -91,3 +107,12 @@ def worker_ranks() -> "Iterator[Callable[[int], RankWorkers]]":
             return running[world_size]
 
         yield workers
+
+
+@pytest.fixture
+def runtime_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The user's runtime folder: short, for a socket's path must be."""
+    path = Path(tempfile.mkdtemp(prefix="libra-"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
+    yield path
+    shutil.rmtree(path)

@@ -1,7 +1,9 @@
-"""Reports are taken once, kept before they are acknowledged, or refused with a reason."""
+"""Reports are taken once and acknowledged, or refused with a reason."""
 
 import asyncio
+import gzip
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,10 @@ import httpx
 import msgspec
 import pytest
 
-from libra.balancer.store import Store
+from libra.balancer.batch import batch_of, encode_batch
 from libra.balancer.wire import encode_report
 from tests.application import VIEWS, assert_problem, open_service, send
+from tests.disk import failing_disk
 from tests.running import MSGPACK, RunningBalancer, make_report, wait_for
 
 
@@ -41,7 +44,9 @@ def test_a_first_report_makes_the_job(balancer: RunningBalancer, job: str, kind:
     """Reports come in msgpack or JSON, and the job is listed at once."""
     response = post(balancer, job, encoded(fields(job), kind), kind)
 
-    assert (response.status_code, response.json()) == (202, {"accepted": True, "duplicate": False})
+    etag = balancer.client.get(f"/api/v1/jobs/{job}/policy").headers["etag"]
+    answer = {"accepted": True, "duplicate": False, "policy": etag}
+    assert (response.status_code, response.json()) == (202, answer)
     listed = balancer.client.get("/api/v1/jobs").json()["jobs"]
     assert [summary["reports"] for summary in listed if summary["job"] == job] == [1]
 
@@ -189,51 +194,159 @@ def test_a_report_of_another_job_is_refused(balancer: RunningBalancer, job: str)
     assert_problem(response, 409, "$.job")
 
 
+def gzipped(body: bytes) -> bytes:
+    return gzip.compress(body, mtime=0)
+
+
+def upload(
+    balancer: RunningBalancer, url: str, body: bytes, encoding: str = "gzip"
+) -> httpx.Response:
+    headers = MSGPACK | {"Content-Encoding": encoding}
+    return balancer.client.post(f"/api/v1/jobs/{url}", content=body, headers=headers)
+
+
+@pytest.mark.parametrize("kind", ["application/msgpack", "application/json"])
+def test_a_nodes_batch_is_taken_row_by_row(balancer: RunningBalancer, job: str, kind: str) -> None:
+    """Good rows are taken though others are refused, and the answer says which and why."""
+    reports = [make_report(job, rank=rank) for rank in range(2)]
+    reports[1].steps[0].seconds = -1.0
+    batch = batch_of(reports)
+    body = encode_batch(batch) if "msgpack" in kind else msgspec.json.encode(batch)
+    url = f"/api/v1/jobs/{job}/batches"
+    answers = [
+        balancer.client.post(url, content=body, headers={"Content-Type": kind}) for _ in range(2)
+    ]
+
+    etag = balancer.client.get(f"/api/v1/jobs/{job}/policy").headers["etag"]
+    assert [answer.status_code for answer in answers] == [202, 202]
+    refused = {
+        "row": 1,
+        "field": "$.steps[0].seconds",
+        "reason": "negative",
+        "detail": "$.steps[0].seconds: -1.0 is negative",
+    }
+    for answer, (accepted, duplicates) in zip(answers, ((1, 0), (0, 1)), strict=True):
+        shown = answer.json()
+        refused["detail"] = shown["refused"][0]["detail"]
+        assert shown == {
+            "accepted": accepted,
+            "duplicates": duplicates,
+            "late": 0,
+            "refused": [refused],
+            "policy": etag,
+        }
+    summary = balancer.view(job)
+    assert (summary["reports"], summary["duplicates"], summary["rejected"]) == (1, 1, 2)
+
+
+def test_a_batch_without_a_good_row_is_a_problem(balancer: RunningBalancer, job: str) -> None:
+    """422 with the first fault, and no job comes of it."""
+    reports = [make_report(job, rank=5 + rank) for rank in range(2)]
+    body = encode_batch(batch_of(reports))
+    response = balancer.client.post(f"/api/v1/jobs/{job}/batches", content=body, headers=MSGPACK)
+
+    assert_problem(response, 422, "$.rank")
+    assert balancer.client.get(f"/api/v1/jobs/{job}").status_code == 404
+
+
+def test_rows_of_a_launch_that_was_given_up_are_late(balancer: RunningBalancer, job: str) -> None:
+    """They are acknowledged, so that nobody sends them again, and counted."""
+    batch = batch_of([make_report(job, rank=rank) for rank in range(2)])
+    balancer.send(make_report(job, attempt=1))
+    url, body = f"/api/v1/jobs/{job}/batches", encode_batch(batch)
+    answer = balancer.client.post(url, content=body, headers=MSGPACK).json()
+
+    assert (answer["accepted"], answer["late"]) == (0, 2)
+    assert balancer.view(job)["late"] == 2
+
+
+def test_bodies_may_be_compressed(balancer: RunningBalancer, job: str) -> None:
+    """gzip is inflated, for reports and batches."""
+    report = encode_report(make_report(job))
+    batch = encode_batch(batch_of([make_report(job, rank=rank) for rank in range(2)]))
+
+    assert upload(balancer, f"{job}/reports", gzipped(report)).status_code == 202
+    assert upload(balancer, f"{job}/batches", gzipped(batch)).json()["duplicates"] == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "field", "encoding", "body"),
+    [
+        (413, None, "gzip", gzipped(bytes((4 << 20) + 1))),
+        (413, None, "gzip", gzipped(bytes(400 << 20))),
+        (400, "$", "gzip", b"no gzip"),
+        (400, "$", "gzip", gzipped(b"x" * 1000)[:-9]),
+        (400, "$", "gzip", gzipped(b"") + b"more"),
+        (400, "$", "gzip", gzipped(b"") + gzipped(b"")),
+        (400, "$", "gzip", b""),
+        (415, None, "br", b""),
+        (415, None, "gzip, gzip", b""),
+    ],
+)
+def test_what_does_not_inflate_within_the_limit_is_refused(
+    balancer: RunningBalancer, job: str, status: int, field: str | None, encoding: str, body: bytes
+) -> None:
+    """A bomb is refused where it passes the limit, and rubbish where it is none."""
+    response = upload(balancer, f"{job}/reports", body, encoding)
+
+    assert_problem(response, status, field)
+    assert (response.headers.get("accept-encoding") == "gzip") == (status == 415)
+
+
+def test_a_body_that_announces_too_much_is_not_waited_for(
+    balancer: RunningBalancer, job: str
+) -> None:
+    """The answer comes before the body: no byte of it is read."""
+    host, port = balancer.client.base_url.host, balancer.client.base_url.port
+    head = (
+        f"POST /api/v1/jobs/{job}/reports HTTP/1.1\r\nHost: {host}\r\n"
+        f"Content-Type: application/msgpack\r\nContent-Length: {5 << 20}\r\n\r\n"
+    )
+    with socket.create_connection((host, port), timeout=10) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(64).startswith(b"HTTP/1.1 413")
+
+
 @pytest.mark.fault
 def test_a_full_queue_asks_for_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """429 with Retry-After, not ready, and the refused report has left no trace."""
+    """429 with Retry-After, and the refused report has left no trace."""
 
     async def go() -> None:
         async with open_service(tmp_path / "s.sqlite") as (service, client):
             await send(client)
             with monkeypatch.context() as patch:
-                patch.setattr(Store, "full", True)
+                patch.setattr(service.queue, "capacity", 0)
                 refused = await send(client, 1)
-                ready = await client.get("/readyz")
             again = await send(client, 1)
             summary = service.jobs["j"].job.summary(service.now_s())
 
             assert_problem(refused, 429)
             assert int(refused.headers["retry-after"]) >= 1
-            assert_problem(ready, 503)
-            assert again.json() == {"accepted": True, "duplicate": False}
+            assert (again.json()["accepted"], again.json()["duplicate"]) == (True, False)
             assert summary["reports"] == 2
-            assert service.results == {"accepted": 2, "queue_full": 1}
+            assert +service.results == {"accepted": 2, "queue_full": 1}
 
     asyncio.run(go())
 
 
 @pytest.mark.fault
-def test_a_report_that_the_disk_lost_is_not_acknowledged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """503 while the disk is full; the agent's next try is kept, together with what it missed."""
+def test_reports_are_taken_while_the_disk_fails(tmp_path: Path) -> None:
+    """They are kept in memory and written once it works; meanwhile the balancer is not ready."""
 
     async def go() -> None:
         async with open_service(tmp_path / "s.sqlite") as (service, client):
             await send(client)
-            database = service.store._connection
-            pages = database.execute("PRAGMA page_count").fetchone()[0]
-            database.execute(f"PRAGMA max_page_count = {pages}").fetchone()
-            report = make_report("j", sequence=1)
-            report.moments[0].points = [(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)] * 256
-            url, body = "/api/v1/jobs/j/reports", encode_report(report)
-            refused = await client.post(url, content=body, headers=MSGPACK)
-            ready = await client.get("/readyz")
-            database.execute("PRAGMA max_page_count = 100000").fetchone()
-            taken = await client.post(url, content=body, headers=MSGPACK)
+            with failing_disk() as disk:
+                await service.flusher.all_durable(service.jobs.values())
+                taken = await send(client, 1)
+                ready = await client.get("/readyz")
+                assert disk.reached.is_set()
+            await service.flusher.durable(service.jobs["j"])
+            again = await client.get("/readyz")
 
-            assert (refused.status_code, ready.status_code, taken.status_code) == (503, 503, 202)
+            assert taken.status_code == 202
+            assert (taken.json()["accepted"], taken.json()["duplicate"]) == (True, False)
+            assert (ready.status_code, again.status_code) == (503, 200)
         async with open_service(tmp_path / "s.sqlite") as (service, _):
             assert service.jobs["j"].job.summary(service.now_s())["reports"] == 2
 
