@@ -1,5 +1,6 @@
 """Who leads, as rows and locks of a PostgreSQL store: what is asked, and nothing else."""
 
+import contextlib
 import hashlib
 from typing import Any
 
@@ -27,6 +28,15 @@ WHERE generation = %(generation)s
 """
 _END = """
 SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s
+"""
+# A number of 64 bits stands in the list of locks as two of 32.
+_END_SILENT = """
+SELECT pg_terminate_backend(pid) FROM lead, pg_locks JOIN pg_stat_activity USING (pid)
+WHERE expires_at < clock_timestamp()
+    AND state_change < clock_timestamp() - %(lease_s)s * interval '1 second'
+    AND locktype = 'advisory' AND granted AND objsubid = 1
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND classid = %(high)s::bigint::oid AND objid = %(low)s::bigint::oid
 """
 
 
@@ -85,3 +95,14 @@ def release(connection: _Connection, generation: int, lock: int) -> None:
 def end_session(connection: _Connection, process: tuple[int, Any], timeout_s: float) -> None:
     """End an earlier session of this balancer that the server may still believe in."""
     connection.execute(_END, (round(timeout_s * 1000), *process))
+
+
+def end_silent(connection: _Connection, lock: int, lease_s: float) -> None:
+    """End the session that holds the lead's lock, if its lease is over and it says nothing.
+
+    A process that stops in the middle of a message leaves a session that no timeout of the server
+    ends. It leads no more, so nothing is taken from it.
+    """
+    values = {"lease_s": lease_s, "high": (lock >> 32) & 0xFFFFFFFF, "low": lock & 0xFFFFFFFF}
+    with contextlib.suppress(psycopg.errors.UndefinedTable):  # they are being made
+        connection.execute(_END_SILENT, values)

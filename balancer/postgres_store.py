@@ -94,6 +94,7 @@ class PostgresBackend:
         with self._asking("lead", _WRITE_TIMEOUT_S) as connection:
             check_version(connection, self.label)
             if not self._locked(connection):
+                lead.end_silent(connection, self._lock, self._lease_s)
                 return False
             try:
                 migrate(connection, self.label)

@@ -229,6 +229,31 @@ def test_who_takes_over_waits_until_the_one_before_is_silent(
 
 
 @pytest.mark.fault
+def test_a_leader_whose_session_never_ends_is_followed(open_backend: Open) -> None:
+    """A process that stopped in the middle of a message holds its lock until the lease is over, and
+    no longer; while the lease runs nobody ends it.
+    """
+    first, second = open_backend(), open_backend()
+    assert first.try_lead()
+    assert first._session is not None
+    first._session.connection.execute("SET idle_session_timeout = 0")
+
+    assert not second.try_lead()
+    first.transact([])
+    lead(second)
+
+    def has_lost() -> bool:
+        try:
+            first.transact([])
+        except LostLeadError:
+            return True
+        except StoreError:  # its session has ended, and it is not yet known why
+            pass
+        return False
+
+    wait_for(has_lost)
+
+
 def test_a_leader_that_is_cut_off_is_followed(open_backend: Open, network: CutNetwork) -> None:
     """The server ends its session though nobody told it; what it sent late is not written."""
     first, second = open_backend(port=network.port), open_backend()
