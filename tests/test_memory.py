@@ -41,6 +41,8 @@ def grown_bytes(*, full_at: int, end: int) -> int:
                 sizes.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
+    # Other things shrink meanwhile, and could hide a ring that grows.
+    assert len(job.state.log.records) == steps.RING_STEPS
     return sizes[1] - sizes[0]
 
 
