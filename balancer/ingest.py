@@ -19,6 +19,8 @@ _SLICE_S = 0.005
 # Batches of a job that are folded in together: many take little longer than one.
 _TOGETHER = 32
 _GATHER_S = 0.01
+# What follows from reports waits for a moment without any, but for no longer than this.
+_PATIENCE_S = 0.05
 
 
 class QueueFullError(StoreFullError):
@@ -37,6 +39,7 @@ class IngestQueue:
 
     Args:
         fold: takes batches of one job; returns what became of each, or why it was refused.
+        conclude: does a piece of what follows from that; returns whether there is more of it.
         capacity: requests that may wait.
         max_bytes: of the bodies that may wait.
 
@@ -47,6 +50,7 @@ class IngestQueue:
     def __init__(
         self,
         fold: Callable[[Sequence[Batch]], Sequence[BatchOutcome | Exception]],
+        conclude: Callable[[], bool] = lambda: False,
         *,
         capacity: int,
         max_bytes: int,
@@ -54,6 +58,7 @@ class IngestQueue:
         self.capacity = capacity
         self.num_bytes = 0
         self._fold = fold
+        self._conclude = conclude
         self._max_bytes = max_bytes
         self._length = 0
         self._waiting: dict[str, deque[_Waiting]] = {}
@@ -88,18 +93,23 @@ class IngestQueue:
         return await waiting.taken
 
     async def drain(self) -> None:
-        """Return once all that waits is folded in."""
+        """Return once all that waits is folded in, and what follows is concluded."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         # Who comes after a pause is served at once; a stream of reports is gathered a little.
         await asyncio.sleep(max(0.0, self._last_s + _GATHER_S - time.monotonic()))
-        while self._waiting:
+        concluded_s, more = time.monotonic(), True
+        while self._waiting or more:
             end_s = time.monotonic() + _SLICE_S
             while self._waiting and time.monotonic() < end_s:
                 self._take(self._next())
+            # Who has been taken in is answered before anything else goes on.
             await asyncio.sleep(0)
+            if not self._waiting or time.monotonic() - concluded_s > _PATIENCE_S:
+                more = self._conclude()
+                concluded_s = time.monotonic()
         self._full_since_s = None
         self._last_s = time.monotonic()
 

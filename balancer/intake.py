@@ -5,7 +5,7 @@ A step's prediction is made here, with the model of that moment.
 Shapes: R rows of the batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -105,8 +105,8 @@ def rounds(batch: Batch) -> list[Batch]:
     return [batch.only(rows) for rows in parts]
 
 
-def fold(state: JobState, batch: Batch, settings: DecideSettings) -> list[StepRecord]:
-    """Fold in checked reports of different ranks that are new; return the steps they complete."""
+def fold(state: JobState, batch: Batch, settings: DecideSettings) -> list[int]:
+    """Fold in checked reports of different ranks that are new; return the steps that are whole."""
     if not state.runs.is_current(batch.run, batch.attempt):
         _begin_attempt(state, batch)
     for row, rank in enumerate(batch.ranks):
@@ -115,13 +115,21 @@ def fold(state: JobState, batch: Batch, settings: DecideSettings) -> list[StepRe
     speeds = [state.speeds[rank].speed(settings.speeds) for rank in batch.ranks]
     state.fits.learn(batch, np.array(speeds))
     state.exchange.learn(batch)
-    completed = []
     kinds = state.log.number_kinds(batch.kinds)
-    for columns in batch.steps:
+    return [
+        columns.step
+        for columns in batch.steps
+        if state.log.add([batch.ranks[row] for row in columns.rows], columns, kinds)
+    ]
+
+
+def complete(state: JobState, steps: Iterable[int], settings: DecideSettings) -> list[StepRecord]:
+    """Put steps together that are whole, price them, and return them."""
+    completed = []
+    for step in steps:
         # Priced one by one: an agent that catches up may bring more steps than keep features.
-        ranks = [batch.ranks[row] for row in columns.rows]
-        record = state.log.add(ranks, columns, kinds, state.doubts)
-        if record:
+        record = state.log.put_together(step, state.doubts)
+        if record is not None:
             _price(state, record)
             if state.trial is not None:
                 state.trial.note(record, settings.trial)

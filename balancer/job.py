@@ -5,49 +5,32 @@ What depends on their order tells what was known at a moment: a kind's prequenti
 a step was predicted to cost, and when a policy was published.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Self
 
 import msgspec
 
-from libra.balancer import intake, views
+from libra.balancer import intake
 from libra.balancer.batch import Batch, BatchOutcome, batch_of_one
-from libra.balancer.belief import believe
-from libra.balancer.diagnosed import Diagnosed
 from libra.balancer.events import Event
-from libra.balancer.evidence import Topic
-from libra.balancer.history import find
-from libra.balancer.job_views import JobViews
-from libra.balancer.lifecycle import (
-    begin_trial,
-    count_rollback,
-    earlier,
-    follow_trial,
-    log_decision,
-    put_in_force,
-)
+from libra.balancer.job_thoughts import JobThoughts
+from libra.balancer.lifecycle import earlier
 from libra.balancer.merging import can_merge, merge
 from libra.balancer.policy import Policy
-from libra.balancer.policy_views import policy_row
-from libra.balancer.pool_views import Advised
 from libra.balancer.snapshot import decode_state, decode_steps, encode_core, encode_state
-from libra.balancer.speeds import look_different, speeds_to_act_on
-from libra.balancer.state import JobSettings, JobState, Mode, new_state
-from libra.balancer.state_evidence import newest_decision
+from libra.balancer.state import JobSettings, Mode, new_state
 from libra.balancer.step_record import StepRecord
-from libra.balancer.steps import RING_STEPS, bounded
+from libra.balancer.steps import bounded
 from libra.balancer.wire import Report, ReportError
 
 
-class Job(JobViews):
+class Job(JobThoughts):
     """The state of one job and everything that may happen to it."""
 
     def __init__(
         self, name: str, *, mode: Mode = "observe", settings: JobSettings | None = None
     ) -> None:
         self.settings = settings or JobSettings()
-        self._new_steps: deque[StepRecord] = deque(maxlen=RING_STEPS)
         self._adopt(new_state(name, mode, self.settings))
 
     def is_duplicate(self, report: Report) -> bool:
@@ -62,8 +45,10 @@ class Job(JobViews):
         """
         return self.take(batch_of_one(report), now_s).events
 
-    def take(self, batch: Batch, now_s: float) -> BatchOutcome:
+    def take(self, batch: Batch, now_s: float, *, later: bool = False) -> BatchOutcome:
         """Fold in the rows of a batch that can be true and are new; say what became of all.
+
+        With ``later`` the steps that are whole now wait for ``think``, but for a few at a time.
 
         Raises ``ReportError``, with nothing folded in, where the batch or each row is refused.
         """
@@ -81,11 +66,13 @@ class Job(JobViews):
             return outcome
         state.last_report_s = now_s
         for part in intake.rounds(batch):
-            self._take_part(part, outcome, now_s)
+            self._take_part(part, outcome, now_s, later=later)
         intake.note_clock(state, batch, now_s)
         return outcome
 
-    def take_all(self, batches: Sequence[Batch], now_s: float) -> list[BatchOutcome | ReportError]:
+    def take_all(
+        self, batches: Sequence[Batch], now_s: float, *, later: bool = False
+    ) -> list[BatchOutcome | ReportError]:
         """Fold in batches as ``take`` would, one after the other; the events are the first's.
 
         Those that nothing is wrong with are folded in together, which takes little longer than one.
@@ -93,28 +80,28 @@ class Job(JobViews):
         if len(batches) > 1 and can_merge(batches):
             merged = merge(batches)
             if intake.are_healthy(self._state, batches, merged, self.settings.max_world_size):
-                return self._take_merged(batches, merged, now_s)
-        return [self._told(batch, now_s) for batch in batches]
+                return self._take_merged(batches, merged, now_s, later=later)
+        return [self._told(batch, now_s, later=later) for batch in batches]
 
-    def _told(self, batch: Batch, now_s: float) -> BatchOutcome | ReportError:
+    def _told(self, batch: Batch, now_s: float, *, later: bool) -> BatchOutcome | ReportError:
         try:
-            return self.take(batch, now_s)
+            return self.take(batch, now_s, later=later)
         except ReportError as error:
             return error
 
     def _take_merged(
-        self, batches: Sequence[Batch], merged: Batch, now_s: float
+        self, batches: Sequence[Batch], merged: Batch, now_s: float, *, later: bool
     ) -> list[BatchOutcome | ReportError]:
         self._state.last_report_s = now_s
         outcome = BatchOutcome()
-        self._take_fresh(merged, outcome, now_s)
+        self._take_fresh(merged, outcome, now_s, later=later)
         for batch in batches:
             intake.note_clock(self._state, batch, now_s)
         outcomes = [BatchOutcome(accepted=len(batch)) for batch in batches]
         outcomes[0].events = outcome.events
         return list(outcomes)
 
-    def _take_part(self, batch: Batch, outcome: BatchOutcome, now_s: float) -> None:
+    def _take_part(self, batch: Batch, outcome: BatchOutcome, now_s: float, *, later: bool) -> None:
         """Fold in reports of different ranks as far as they are new."""
         state = self._state
         fresh = intake.fresh_rows(state, batch)
@@ -122,19 +109,26 @@ class Job(JobViews):
         state.counters.duplicates += len(batch) - len(fresh)
         if not fresh:
             return
-        self._take_fresh(batch.only(fresh) if len(fresh) < len(batch) else batch, outcome, now_s)
+        batch = batch.only(fresh) if len(fresh) < len(batch) else batch
+        self._take_fresh(batch, outcome, now_s, later=later)
 
-    def _take_fresh(self, batch: Batch, outcome: BatchOutcome, now_s: float) -> None:
+    def _take_fresh(
+        self, batch: Batch, outcome: BatchOutcome, now_s: float, *, later: bool
+    ) -> None:
         """Fold in reports of different ranks that are new."""
         state = self._state
+        if not state.runs.is_current(batch.run, batch.attempt):
+            # What the launch before leaves unfinished is forgotten with it.
+            outcome.events += self.think(now_s)
         outcome.accepted += len(batch)
         state.counters.reports += len(batch)
         known = [state.ranks.get(rank) for rank in batch.ranks]
-        completed = intake.fold(state, batch, self.settings.decide)
+        self._note_whole(intake.fold(state, batch, self.settings.decide))
         if len(self._speeds) != len(state.speeds):  # another attempt, with other ranks
             self._take_speeds()
-        ranks_are_new = [state.ranks.get(rank) for rank in batch.ranks] != known
-        outcome.events += self._follow_up(completed, ranks_are_new, now_s)
+        self._ranks_are_new |= [state.ranks.get(rank) for rank in batch.ranks] != known
+        if not (later and self.may_wait):
+            outcome.events += self.think(now_s)
 
     def reject(self) -> None:
         """Count a report that could not even be decoded."""
@@ -143,7 +137,7 @@ class Job(JobViews):
     def set_mode(self, mode: Mode, now_s: float) -> list[Event]:
         """Change what the balancer may do; "adapt" publishes at once what it recommends."""
         self._state.mode = mode
-        self._think()
+        self._decide()
         return [Event(kind="mode", data={"mode": mode}), *self._publish_decision(now_s)]
 
     def publish(self, policy: Policy, now_s: float, *, author: str = "operator") -> list[Event]:
@@ -175,12 +169,6 @@ class Job(JobViews):
         """Return everything needed to go on, but for the complete steps."""
         return encode_core(self._state)
 
-    def new_steps(self) -> list[StepRecord]:
-        """Return the steps that have completed since this was last asked, each once."""
-        steps = list(self._new_steps)
-        self._new_steps.clear()
-        return steps
-
     @classmethod
     def load(
         cls, body: bytes, settings: JobSettings | None = None, steps: Sequence[bytes] = ()
@@ -204,82 +192,3 @@ class Job(JobViews):
         known = self._state.log.records
         older = [r for r in records if not known or r.step < known[0].step]
         self._state.log.records = bounded([*older, *known])
-
-    def _adopt(self, state: JobState) -> None:
-        self._state = state
-        self._take_speeds()
-        self.advised = Advised(state)
-        self.diagnosed = Diagnosed(state, self.settings)
-        self._think()
-
-    def _take_speeds(self) -> None:
-        """Take over the ranks' speeds as far as they are believed: once a step, not a report."""
-        self._speeds = speeds_to_act_on(self._state.speeds, self.settings.decide.speeds)
-
-    def _think(self) -> None:
-        self._decision = newest_decision(self._state, self.settings.decide)
-
-    def _follow_up(
-        self, completed: list[StepRecord], ranks_are_new: bool, now_s: float
-    ) -> list[Event]:
-        """Think again after new steps, and tell of everything that changed."""
-        state = self._state
-        before = self._speeds
-        self._new_steps += completed
-        if completed:
-            believe(state, self.settings.decide.speeds)
-            self._take_speeds()
-        events = [Event(kind="step", data=views.step_row(record)) for record in completed]
-        if completed:
-            events += self._judge()
-            self._think()
-            log_decision(state, self._decision)
-            model = views.model_view(state, points=False)
-            events.append(Event(kind="model", data=model))
-        # While ranks join one by one the list would be sent once for each of them.
-        all_there = len(state.ranks) == state.log.world_size
-        if (ranks_are_new and all_there) or look_different(before, self._speeds):
-            rows = views.rank_rows(state, self.settings)
-            events.append(Event(kind="ranks", data={"ranks": rows}))
-        return events + (self._publish_decision(now_s) if completed else [])
-
-    def _judge(self) -> list[Event]:
-        """Look at the policy on trial; tell of its effect once there is one."""
-        entry = follow_trial(self._state, self._speeds, self.settings.decide.trial)
-        return [] if entry is None else [Event(kind="effect", data=policy_row(entry))]
-
-    def _publish_decision(self, now_s: float) -> list[Event]:
-        decision, state = self._decision, self._state
-        if state.mode != "adapt" or decision is None or decision.policy is None:
-            return []
-        if decision.topic != "rollback":
-            return self._publish(
-                decision.policy, now_s, topic=decision.topic, gain=decision.predicted_gain
-            )
-        failed = find(state.policies, state.policy.version)
-        count_rollback(state, failed)
-        events = [] if failed is None else [Event(kind="effect", data=policy_row(failed))]
-        target = state.policy.parent
-        return events + self._publish(decision.policy, now_s, topic="rollback", restores=target)
-
-    def _publish(
-        self,
-        policy: Policy,
-        now_s: float,
-        *,
-        topic: Topic | None = None,
-        gain: float | None = None,
-        restores: int | None = None,
-    ) -> list[Event]:
-        state = self._state
-        entry = put_in_force(
-            state, policy, now_s, topic=topic, predicted_gain=gain, restores=restores
-        )
-        # What the balancer goes back to was in force before: its effect is known.
-        if topic != "rollback":
-            # A new attempt may have come since the last complete step.
-            self._take_speeds()
-            begin_trial(state, self._speeds, self.settings.decide.trial)
-        self._think()
-        log_decision(state, self._decision)
-        return [Event(kind="policy", data=policy_row(entry))]

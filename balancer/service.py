@@ -25,6 +25,7 @@ from libra.balancer.storage import StoreError, StoreFullError, StoreLike
 from libra.balancer.store_settings import StoreSettings
 from libra.balancer.tally import Tally
 from libra.balancer.telemetry import Telemetry
+from libra.balancer.thoughts import Thoughts
 from libra.balancer.turns import Turns
 from libra.balancer.upkeep import Upkeep
 from libra.balancer.waiters import Waker
@@ -76,8 +77,12 @@ class Service(Commands):
         # Of all jobs, for pages that list them; a second's changes of many jobs must fit.
         self.jobs_stream = self._new_stream(max_bytes=_JOBS_STREAM_BYTES)
         self.shelf = Shelf(store, self.settings.job, self._bring)
+        self.thoughts = Thoughts(self._think)
         self.queue = IngestQueue(
-            self._fold, capacity=self.settings.queue_size, max_bytes=self.settings.queue_bytes
+            self._fold,
+            self.thoughts.one,
+            capacity=self.settings.queue_size,
+            max_bytes=self.settings.queue_bytes,
         )
         # pyright sees this module twice where modules import each other.
         self._upkeep = Upkeep(self)  # pyright: ignore[reportArgumentType]
@@ -101,6 +106,9 @@ class Service(Commands):
 
     def start(self) -> None:
         """Begin the upkeep: charts of restored jobs, what ended, what is too old."""
+        for live in self.jobs.values():
+            if live.job.has_whole_steps:
+                self._think(live)
         self._upkeep.start()
 
     def forget_memory(self) -> None:
@@ -165,7 +173,10 @@ class Service(Commands):
     async def find(self, name: str) -> LiveJob | None:
         """Return a job, from the store if it ended; None if there is none."""
         live = self.jobs.get(name)
-        return live if live is not None else await self.shelf.find(name)
+        if live is None:
+            return await self.shelf.find(name)
+        self.thoughts.at_once(live)
+        return live
 
     async def summaries(self) -> AsyncIterator[View]:
         """Yield the summaries of all jobs, active and ended, with turns for others in between."""
@@ -224,8 +235,10 @@ class Service(Commands):
         live = self.jobs.get(batches[0].job)
         if live is None:
             return [self._fold_first(batches[0]), *(self._fold(batches[1:]) if batches[1:] else ())]
-        outcomes = live.job.take_all(batches, self.now_s())
+        outcomes = live.job.take_all(batches, self.now_s(), later=True)
         self._note(live, [one for one in outcomes if isinstance(one, BatchOutcome)])
+        if live.job.has_whole_steps:
+            self.thoughts.put(live)
         return outcomes
 
     def _fold_first(self, batch: Batch) -> BatchOutcome | Exception:
@@ -245,6 +258,11 @@ class Service(Commands):
         if outcomes:
             live.finished = False
             events = [event for outcome in outcomes for event in outcome.events]
+            self.flusher.changed(live, at_once=live.changed(events, self.now_s()))
+
+    def _think(self, live: LiveJob) -> None:
+        if self.role == "active" and not live.gone:
+            events = live.job.think(self.now_s())
             self.flusher.changed(live, at_once=live.changed(events, self.now_s()))
 
     def _new_job(self, name: str) -> Job:

@@ -96,29 +96,37 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
         self.kinds += [kind for kind in dict.fromkeys(kinds) if kind not in self.kinds]
         return [self.kinds.index(kind) for kind in kinds]
 
-    def add(
-        self,
-        ranks: Sequence[int],
-        columns: StepColumns,
-        kinds: list[int],
-        doubts: Collection[int] = (),
-    ) -> StepRecord | None:
-        """Take in one step of different ranks; return the record if this completes it.
+    def add(self, ranks: Sequence[int], columns: StepColumns, kinds: list[int]) -> bool:
+        """Take in one step of different ranks; return whether all of it is here, so that it can be
+        put together.
 
         Args:
             kinds: number of each kind that the columns name.
-            doubts: ranks that were not believed before this step.
         """
         step = columns.step
         self.hearing.hear(ranks, step)
         if self._is_closed(step):
-            return None
+            return False
         pending = self.pending.setdefault(step, PendingStep())
         pending.add(ranks, kinds, columns)
-        if not self._is_complete(pending.ranks):
-            self._bound_pending()
+        if self._is_whole(pending.ranks):
+            return True
+        self._bound_pending()
+        return False
+
+    def whole(self) -> list[int]:
+        """Return the steps that can be put together."""
+        return [step for step, pending in self.pending.items() if self._is_whole(pending.ranks)]
+
+    def put_together(self, step: int, doubts: Collection[int] = ()) -> StepRecord | None:
+        """Return the record of a step that is whole; None if it was given up meanwhile.
+
+        ``doubts`` are ranks that were not believed before it.
+        """
+        pending = self.pending.pop(step, None)
+        if pending is None:
             return None
-        record = self._assemble(step, self.pending.pop(step))
+        record = self._assemble(step, pending)
         record.doubt(doubts)
         self._insert(record)
         self.wasted_seconds += record.wasted_seconds
@@ -150,7 +158,7 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
         record.repeated = again if again.any() else None
         return record
 
-    def _is_complete(self, ranks: dict[int, None]) -> bool:
+    def _is_whole(self, ranks: dict[int, None]) -> bool:
         """Have all ranks reported the step that are heard of?"""
         if len(ranks) == self.world_size:
             return True

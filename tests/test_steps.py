@@ -37,10 +37,11 @@ def totals(step: int, seconds: float = 1.0, *, version: int = 0) -> StepTotals:
 
 
 def add(log: StepLog, rank: int, own: StepTotals) -> StepRecord | None:
-    """Take in one rank's step."""
+    """Take in one rank's step; return the record if this makes it whole."""
     report = make_report("job", rank=rank, world_size=log.world_size, steps=[own])
     batch = batch_of_one(report)
-    return log.add([rank], batch.steps[0], log.number_kinds(batch.kinds))
+    whole = log.add([rank], batch.steps[0], log.number_kinds(batch.kinds))
+    return log.put_together(own.step) if whole else None
 
 
 def started(world_size: int = 2, attempt: int = 0) -> StepLog:
