@@ -127,6 +127,7 @@ class Upkeep:
 
     async def _unload(self, live: LiveJob) -> None:
         service, name = self._service, live.job.name
+        service.thoughts.at_once(live)
         await service.insight.renew(live)
         live.summary = msgspec.json.encode(live.job.summary_as_known(service.now_s()))
         live.finished = True

@@ -56,7 +56,10 @@ async def opened(
 
 
 async def send_all(service: Service, reports: Sequence[Report]) -> list[BatchOutcome]:
-    return [await service.report(report) for report in reports]
+    """Report, and let what follows be thought about."""
+    outcomes = [await service.report(report) for report in reports]
+    await service.queue.drain()
+    return outcomes
 
 
 async def flushed(service: Service) -> None:
@@ -383,7 +386,7 @@ def test_versions_go_on_above_those_of_a_lost_store(tmp_path: Path) -> None:
             for rank in range(2):
                 report = make_report("a", rank=rank)
                 report.steps[0].policy_version = 7
-                await service.report(report)
+                await send_all(service, [report])
             row = await service.publish(service.jobs["a"], BULK)
             assert (row["version"], row["parent"]) == (8, 0)
 
