@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 WARMUP_S = 5.0
 SHOWN_STEPS = RING_STEPS
 _GRACE_S = 180.0
+# What pages change is seen in minutes.
+_BESIDE_MINUTES, _PAGES = 2.0, 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +171,7 @@ def row(outcome: Outcome) -> Row:
         "requests a second": sent["requests"] / load.seconds,
         "minutes": load.seconds / 60,
         "SSE clients": load.sse,
+        "events a second": outcome.watchers.get("events_a_second", 0.0),
         "long polls": load.pollers,
         "reports": sent["due"],
         "lost": outcome.lost,
@@ -195,7 +198,9 @@ def describe(outcomes: Sequence[Outcome]) -> str:
 
 
 def loads(args: argparse.Namespace) -> list[Load]:
-    """Return the loads that a command asks for."""
+    """Return the loads that a command asks for: unless it names watchers, one for long, and two
+    that tell what a thousand pages change.
+    """
     seconds = 10.0 if args.quick else 60.0 * args.minutes
     ranks = min(args.ranks, 256) if args.quick else args.ranks
     one = Load(
@@ -206,7 +211,10 @@ def loads(args: argparse.Namespace) -> list[Load]:
         sse=args.sse,
         pollers=args.pollers,
     )
-    return [one]
+    if args.sse or args.pollers or args.quick:
+        return [one]
+    beside = replace(one, seconds=min(seconds, 60.0 * _BESIDE_MINUTES))
+    return [one, beside, replace(beside, sse=_PAGES)]
 
 
 def main() -> None:
