@@ -115,8 +115,9 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
         return False
 
     def whole(self) -> list[int]:
-        """Return the steps that can be put together."""
-        return [step for step, pending in self.pending.items() if self._is_whole(pending.ranks)]
+        """Return the steps that wait though every rank was heard."""
+        everyone = self.world_size
+        return [step for step, own in self.pending.items() if len(own.ranks) == everyone]
 
     def put_together(self, step: int, doubts: Collection[int] = ()) -> StepRecord | None:
         """Return the record of a step that is whole; None if it was given up meanwhile.
