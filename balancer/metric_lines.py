@@ -9,7 +9,8 @@ from libra.balancer.causes import CAUSES
 from libra.balancer.job_figures import JobFigures, largest, pool_loads, spread
 from libra.balancer.metric_names import KIND
 from libra.balancer.metric_text import Lines
-from libra.balancer.service import RESULTS, Service
+from libra.balancer.service import Service
+from libra.balancer.taking import RESULTS
 from libra.balancer.version import libra_revision, libra_version
 
 STATES = ("active", "stale", "finished")

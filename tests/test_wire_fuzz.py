@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from libra.balancer.batch import Batch, batch_of_one, decode_batch
 from libra.balancer.job import Job
-from libra.balancer.service import RESULTS
+from libra.balancer.taking import RESULTS
 from libra.balancer.wire import ReportError, decode_report
 from tests.jobs import NOW_S
 from tests.running import ROOT
