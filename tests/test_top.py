@@ -90,6 +90,9 @@ def test_it_follows_and_survives_a_restart(tmp_path: Path) -> None:
             top.wait_for("step 2,")
             feed.run(1)
             top.wait_for("step 3,")
+            # It writes what it knows before it goes.
+            balancer.process.terminate()
+            balancer.process.wait(60)
         top.wait_for("no connection")
         assert "watched" in top.screen
         with running_balancer(store, *options) as balancer:
