@@ -11,6 +11,7 @@ import psutil
 
 _SAMPLE_S = 0.5
 _HOUR_S = 3600.0
+_MIN_JUDGED_S = 300.0
 
 
 @dataclass(kw_only=True)
@@ -32,11 +33,14 @@ class Usage:
     def last_bytes(self) -> int:
         return self.bytes[-1] if self.bytes else 0
 
-    @property
-    def growth_bytes_per_hour(self) -> float:
-        """Slope of memory over the last half of the samples, by least squares."""
-        half = len(self.times_s) // 2
-        return slope(self.times_s[half:], self.bytes[half:]) * _HOUR_S
+    def growth_bytes_per_hour(self, *, after_s: float) -> float | None:
+        """Slope of memory over what comes so long after the first sample, by least squares; None
+        if that is next to nothing.
+        """
+        first = next((n for n, at in enumerate(self.times_s) if at > self.times_s[0] + after_s), 0)
+        if not first or self.times_s[-1] - self.times_s[first] < _MIN_JUDGED_S:
+            return None
+        return slope(self.times_s[first:], self.bytes[first:]) * _HOUR_S
 
     def sample(self, process: psutil.Process) -> None:
         with process.oneshot():

@@ -34,8 +34,11 @@ from tests.running import RunningBalancer, running_balancer
 RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 WARMUP_S = 5.0
 SHOWN_STEPS = RING_STEPS
+# By then a job drops a step for each that comes, and the allocator has found its size.
+FULL_STEPS = RING_STEPS + 100
 _GRACE_S = 180.0
-# What pages change is seen in minutes.
+_MINUTES = 10.0
+# What pages change is seen in two.
 _BESIDE_MINUTES, _PAGES = 2.0, 1000
 
 
@@ -78,6 +81,11 @@ class Outcome:
         """Reports that were due and that no job has counted, but for those given up."""
         counted = sum(job["reports"] for job in self.jobs.values())
         return int(self.sent["due"] - self.sent["given_up"] - counted)
+
+    @property
+    def growth_bytes_per_hour(self) -> float | None:
+        """Of the balancer's memory, once jobs drop as many steps as they gain; None before."""
+        return self.usage.growth_bytes_per_hour(after_s=FULL_STEPS * self.load.interval_s)
 
     @property
     def missing_steps(self) -> int:
@@ -165,7 +173,7 @@ def _complete_steps(balancer: RunningBalancer, job: str, timeout_s: float = 30.0
 def row(outcome: Outcome) -> Row:
     """Return the figures of a run as one row."""
     load, sent, usage = outcome.load, outcome.sent, outcome.usage
-    latency = sent["latency_ms"]
+    latency, growth = sent["latency_ms"], outcome.growth_bytes_per_hour
     return {
         "ranks": load.ranks,
         "requests a second": sent["requests"] / load.seconds,
@@ -182,7 +190,7 @@ def row(outcome: Outcome) -> Row:
         "max ms": latency["max"],
         "cores": usage.cores,
         "MiB": usage.last_bytes / 2**20,
-        "MiB an hour": usage.growth_bytes_per_hour / 2**20,
+        "MB an hour": None if growth is None else growth / 1e6,
     }
 
 
@@ -192,8 +200,8 @@ def describe(outcomes: Sequence[Outcome]) -> str:
     figures = table([row(own) for own in outcomes])
     return (
         "Simulated ranks, one report a second each, one request a node, over HTTP on loopback. The "
-        "generator shares the machine. A latency counts from the moment a report was due; growth "
-        f"is that of the last half of the run.\n\n{text}.\n\n{figures}"
+        "generator shares the machine. A latency counts from the moment a report was due. Memory "
+        f"is judged once every job's ring of steps is full, after {FULL_STEPS} steps.\n\n{text}.\n\n{figures}"
     )
 
 
@@ -222,7 +230,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--minutes", type=float, default=10.0)
+    add("--minutes", type=float, default=_MINUTES)
     add("--ranks", type=int, default=10_000)
     add("--interval", type=float, default=1.0, help="seconds between reports of a node")
     add("--single", action="store_true", help="one request a rank, not one a node")
@@ -241,7 +249,10 @@ def main() -> None:
         if own.sent["refusal"]:
             print(f"refused: {own.sent['refusal'][:300]}")
     if args.write and not args.quick:
-        write_section(RESULTS, "service-load", describe(outcomes), command="make bench-service")
+        command = "make bench-service"
+        if args.minutes != _MINUTES:
+            command = f"benchmarks/service_load.py --minutes {args.minutes:g} --write"
+        write_section(RESULTS, "service-load", describe(outcomes), command=command)
 
 
 if __name__ == "__main__":
