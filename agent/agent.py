@@ -142,6 +142,7 @@ class Agent:
         if self._background is None or self._forked:
             return
         background, self._background = self._background, None
+        self.meter.settle()
         atexit.unregister(self.close)
         self.meter.sink = None
         ended = background.stop(self._close_timeout_s + 0.3)

@@ -1,4 +1,4 @@
-"""A step while it runs: what is known of it so far, and each kernel kind's calls.
+"""A step while it runs: what is known of it so far, its kernel calls by kind included.
 
 Shapes: F = 6 features; M micro-batches.
 """
@@ -8,25 +8,33 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from libra.agent.guard import Guard
 from libra.attention.cost import FEATURES, NUM_FEATURES
 from libra.attention.layout import BatchLayout
-from libra.balancer.wire import MAX_MICRO_BATCHES
+from libra.attention.observer import KernelKind
+from libra.balancer.wire import MAX_MICRO_BATCHES, Features, KernelTotals, StepTotals
 
 _PAIRS = FEATURES.index("causal_pairs")
 
 
 class OpenStep:
-    """What is known of a step so far but its kernel calls."""
+    """What is known of a step so far.
+
+    Attributes:
+        unread: readings of a device's clock that are to come.
+        is_whole: has no reading been left out?
+    """
 
     __slots__ = (
         "began_s",
+        "calls",
         "home_features",
         "home_pairs",
+        "is_whole",
         "number",
         "plan_mismatches",
         "policy_version",
         "sent_bytes",
+        "unread",
         "wait_s",
     )
 
@@ -34,6 +42,9 @@ class OpenStep:
         self.number = number
         self.began_s = time.perf_counter()
         self.policy_version = 0
+        self.calls: dict[KernelKind, KernelCalls] = {}
+        self.unread = 0
+        self.is_whole = True
         self.home_pairs: dict[int, float] = {}
         self.home_features: NDArray[np.float64] = np.zeros(NUM_FEATURES)
         self.sent_bytes = 0
@@ -48,6 +59,24 @@ class OpenStep:
             self.home_features += features
             self.home_pairs[layout.micro_batch] = float(features[_PAIRS])
 
+    def totals(self, seconds: float) -> StepTotals:
+        """Return what is reported of a step of this duration, whose rows are all folded."""
+        return StepTotals(
+            step=self.number,
+            policy_version=self.policy_version,
+            seconds=seconds,
+            kernels=[
+                KernelTotals(kind=kind, features=_features(own.sums), seconds=float(own.sums[-1]))
+                for kind, own in self.calls.items()
+                if own.sums.any()
+            ],
+            home_features=_features(self.home_features),
+            home_pairs=self.pairs_by_micro_batch(),
+            sent_bytes=self.sent_bytes,
+            wait_seconds=self.wait_s,
+            plan_mismatches=self.plan_mismatches,
+        )
+
     def pairs_by_micro_batch(self) -> list[float]:
         """Return [M] causal pairs at home; micro-batches beyond the report's bound are left out.
 
@@ -58,19 +87,17 @@ class OpenStep:
 
 
 class KernelCalls:
-    """One kind's calls of the open step: rows not folded yet, and [F + 1] sums of the others.
+    """One kind's calls of a step: rows not folded yet, and [F + 1] sums of the others."""
 
-    The guard knows the kind beyond the step.
-    """
-
-    __slots__ = ("cpu_s", "guard", "rows", "sums", "wall_s")
+    __slots__ = ("cpu_s", "rows", "sums", "wall_s")
 
     def __init__(self) -> None:
-        self.guard = Guard(NUM_FEATURES)
         self.rows: list[tuple[float, ...]] = []
-        self.reset()
-
-    def reset(self) -> None:
         self.sums: NDArray[np.float64] = np.zeros(NUM_FEATURES + 1)
         self.wall_s = 0.0
         self.cpu_s = 0.0
+
+
+def _features(values: NDArray[np.float64] | NDArray[np.int64]) -> Features:
+    one, two, three, four, five, six = values[:NUM_FEATURES].tolist()
+    return float(one), float(two), float(three), float(four), float(five), float(six)

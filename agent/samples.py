@@ -10,35 +10,56 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from libra.agent.guard import Guard
 from libra.attention.cost import NUM_FEATURES
 from libra.attention.observer import KernelKind
 from libra.balancer.moments import Moments
 from libra.balancer.wire import KernelMoments, Point
 
 MAX_POINTS = 32
+# As many kinds as one report may carry.
+MAX_KINDS = 64
 
 
 class Samples:
-    """Gather calls since the last report; one thread adds, another takes.
+    """Gather sound calls since the last report; one thread adds, another takes.
 
     Args:
         seed: of the reservoirs of raw points.
+
+    Attributes:
+        set_aside: calls that ``Guard`` kept out.
+        dropped: calls that it failed at.
     """
 
     def __init__(self, seed: int) -> None:
+        self.set_aside = 0
+        self.dropped = 0
+        self._guards: dict[KernelKind, Guard] = {}
         self._random = random.Random(seed)
         # Whoever pops the samples owns them: a hand-over to the reporter without a lock, which
         # the training thread could wait for and a forked child could inherit held.
         self._samples: deque[dict[KernelKind, _Sample]] = deque(maxlen=1)
 
+    def admit(self, kind: KernelKind) -> bool:
+        """Make room for calls of a kind; return whether there is any."""
+        if kind not in self._guards and len(self._guards) < MAX_KINDS:
+            self._guards[kind] = Guard(NUM_FEATURES)
+        return kind in self._guards
+
     def add(self, kind: KernelKind, rows: NDArray[np.float64]) -> None:
-        """Add rows [n, F + 1]."""
+        """Add the sound ones of rows [n, F + 1] of a kind that was admitted."""
+        guard = self._guards[kind]
+        before = guard.set_aside
         try:
-            samples = self._samples.pop()
-        except IndexError:
-            samples = {}
-        samples.setdefault(kind, _Sample()).add(rows, self._random)
-        self._samples.append(samples)
+            sound = guard.sift(rows)
+        except Exception:
+            # Whatever numbers do to the arithmetic, it must not reach the training loop.
+            self.dropped += len(rows)
+            return
+        self.set_aside += guard.set_aside - before
+        if len(sound):
+            self._gather(kind, sound)
 
     def take(self) -> list[KernelMoments]:
         """Return and forget what there is; nothing while the other thread adds."""
@@ -50,6 +71,14 @@ class Samples:
             KernelMoments(kind=kind, sums=sample.moments.sums.tolist(), points=sample.points)
             for kind, sample in samples.items()
         ]
+
+    def _gather(self, kind: KernelKind, rows: NDArray[np.float64]) -> None:
+        try:
+            samples = self._samples.pop()
+        except IndexError:
+            samples = {}
+        samples.setdefault(kind, _Sample()).add(rows, self._random)
+        self._samples.append(samples)
 
 
 class _Sample:

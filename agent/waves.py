@@ -40,8 +40,7 @@ class WaveMeter:
     def note(self, traffic: Traffic, *, wait_s: float, seconds: float) -> None:
         """Note a wave that took ``seconds`` in all and was waited for the last ``wait_s``."""
         exposed = wait_s >= max(MIN_WAIT_S, MIN_WAIT_SHARE * seconds)
-        # Other devices' waits return when they are queued.
-        if traffic.device != "cpu" or not traffic.messages or not exposed or seconds > MAX_SECONDS:
+        if not traffic.messages or not exposed or seconds > MAX_SECONDS:
             return
         rows = self._rows.get(traffic.backend)
         if rows is None:
