@@ -12,7 +12,7 @@ import random
 from libra.agent.backoff import Backoff
 from libra.agent.channel import Channel, NoAnswerError
 from libra.agent.settings import AgentSettings
-from libra.balancer.policy import HOME_POLICY, Policy, decode_policy
+from libra.balancer.policy import HOME_POLICY, Policy, checksum_of, decode_policy
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Follower:
             NoAnswerError: the body is no policy.
         """
         if body:
-            self._take(_decoded(body))
+            self._take(_decoded(body), checksum_of(body))
         self.hint(self._seen)
 
     async def run(self) -> None:
@@ -101,12 +101,14 @@ class Follower:
         if answer.status != 200:
             raise NoAnswerError(f"status {answer.status}", retry_after_s=answer.retry_after_s)
         policy, etag = _decoded(answer.body), _bare(answer.headers.get("etag", ""))
-        if policy.checksum != etag:
-            raise NoAnswerError(f"policy has checksum {policy.checksum}, ETag says {etag!r}")
-        self._take(policy)
+        # Of the body as it came: a newer balancer's policy may say more than is understood here.
+        checksum = checksum_of(answer.body)
+        if checksum != etag:
+            raise NoAnswerError(f"policy has checksum {checksum}, ETag says {etag!r}")
+        self._take(policy, checksum)
 
-    def _take(self, policy: Policy) -> None:
-        self._seen = policy.checksum
+    def _take(self, policy: Policy, checksum: str) -> None:
+        self._seen = checksum
         if policy.version > self.policy.version:
             self.policy = policy
         elif policy != self.policy and not self._told:

@@ -4,6 +4,7 @@ What a name is made of must be the same on all ranks of a launch and differ betw
 nothing in the environment is known to be so, the user must say it.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from pathlib import Path
 RESTARTS_OF_LAUNCHER = 1_000_000
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
+_NAME = re.compile(r"[A-Za-z0-9._:@-]{0,128}")
+_LIKE_CHARACTERS = 100
 # Pods of Kubeflow's PyTorchJob, and of a TrainJob, whose nodes are one replicated job "node".
 _PYTORCH_JOB = re.compile(r"(?P<job>.+)-(?:master|worker)-\d+")
 _TRAIN_JOB = re.compile(r"(?P<job>.+)-node-0-\d+")
@@ -42,12 +45,10 @@ def run_from_env(environ: Mapping[str, str]) -> str:
     of one Slurm job are one launch: scripts that start a step per node would be torn apart.
     """
     run = first(environ, "LIBRA_RUN")
-    if run:
-        return run
     job = _slurm_id(environ)
-    if job:
+    if job and not run:
         return f"slurm-{job}.{integer(environ, ('SLURM_RESTART_COUNT',), 0)}"
-    return _torchrun_id(environ)
+    return _as_name(run or _torchrun_id(environ))
 
 
 def attempt_from_env(environ: Mapping[str, str] = os.environ) -> int:
@@ -80,6 +81,14 @@ def integer(environ: Mapping[str, str], names: tuple[str, ...], default: int) ->
             except ValueError:
                 raise ValueError(f"{name}={value!r}: must be an integer") from None
     return default
+
+
+def _as_name(text: str) -> str:
+    """Return a text, or where a report cannot carry it, one like it that no other text becomes."""
+    if _NAME.fullmatch(text):
+        return text
+    like = re.sub(r"[^A-Za-z0-9._:@-]+", "-", text)[:_LIKE_CHARACTERS]
+    return f"{like}-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
 
 
 def _slurm_id(environ: Mapping[str, str]) -> str:

@@ -83,8 +83,10 @@ class AgentSettings:
                 raise ValueError(
                     f"{name}={value!r}: must be 1 to 128 letters, digits or any of . _ : @ -"
                 )
-        if len(self.run) > 128:
-            raise ValueError(f"run={self.run!r}: must have 128 characters at most")
+        if self.run and not _NAME.fullmatch(self.run):
+            raise ValueError(
+                f"run={self.run!r}: must be at most 128 letters, digits or any of . _ : @ -"
+            )
         if self.attempt < 0:
             raise ValueError(f"attempt={self.attempt}: must be at least 0")
         if not 0 <= self.rank < self.world_size:

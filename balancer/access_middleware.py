@@ -3,7 +3,7 @@
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from libra.balancer.access import Gate, senders_of
-from libra.balancer.access_principal import Principal, RefusedError
+from libra.balancer.access_principal import Principal, RefusedError, unauthorized
 from libra.balancer.access_routes import find_route, free_methods_of, route_path
 from libra.balancer.hosts import SAFE_METHODS
 from libra.balancer.problems import ProblemError
@@ -45,6 +45,8 @@ class AccessMiddleware:
             receive = self._charging(senders_of(principal, route), receive)
         if route.stream and principal is not None:
             await self._while_allowed(principal, scope, receive, send)
+        elif route.poll and principal is not None:
+            await self._if_still_allowed(principal, scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
@@ -80,6 +82,24 @@ class AccessMiddleware:
         except Exception:
             if not ended:
                 raise
+
+    async def _if_still_allowed(
+        self, principal: Principal, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Run a request that may wait for long; who was revoked meanwhile is refused."""
+        refused = False
+
+        async def send_if_allowed(message: Message) -> None:
+            nonlocal refused
+            starts = message["type"] == "http.response.start"
+            if starts and not self.gate.identity.still_holds(principal):
+                refused = True
+                refusal = unauthorized("expired", "the token was revoked or has expired meanwhile")
+                await self.gate.answer(scope, refusal).response(scope, receive, send)
+            elif not refused:
+                await send(message)
+
+        await self.app(scope, receive, send_if_allowed)
 
 
 def _hides_its_size(scope: Scope) -> bool:

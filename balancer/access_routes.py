@@ -54,13 +54,17 @@ _JOB_NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """A route of the table; ``job`` is the one that its path names."""
+    """A route of the table; ``job`` is the one that its path names.
+
+    ``stream`` stays open for as long as its reader likes, ``poll`` may be answered much later.
+    """
 
     path: str
     need: Need
     job: str = ""
     probe: bool = False
     stream: bool = False
+    poll: bool = False
 
     @property
     def name_is_possible(self) -> bool:
@@ -88,6 +92,7 @@ def find_route(method: str, path: str) -> Route:
                 job=found.groupdict().get("job", ""),
                 probe=template in PROBES,
                 stream=template.endswith("/events"),
+                poll=template.endswith("/policy"),
             )
     return _UNLISTED
 

@@ -1,6 +1,6 @@
 """A job's policy as agents get it: encoded once, however many wait for it."""
 
-from libra.balancer.policy import Policy, encode_policy
+from libra.balancer.policy import Policy, checksum_of, encode_policy
 
 
 class ShownPolicy:
@@ -15,7 +15,7 @@ class ShownPolicy:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.body = encode_policy(policy)
-        self.etag = f'"{policy.checksum}"'
+        self.etag = f'"{checksum_of(self.body)}"'
 
     def is_known(self, if_none_match: str | None) -> bool:
         """Does the reader have it? ``if_none_match`` is the header, of one or several ETags."""

@@ -1,10 +1,12 @@
 """Nobody does what they may not: every route, every kind of wrong request, on a real server."""
 
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.routing import Mount
 
@@ -280,6 +282,33 @@ def test_a_revoked_token_hears_nothing_more(guarded: GuardedBalancer, tokens: To
     assert guarded.ask("GET", "/api/v1/jobs").status_code == 401
     wait_for(lambda: guarded.service.jobs["mine"].stream.clients == 0)
     assert "Traceback" not in guarded.log.getvalue()
+
+
+def test_a_revoked_token_gets_no_policy_that_it_waits_for(
+    guarded: GuardedBalancer, tokens: TokenFile
+) -> None:
+    """A poll that is open when its token is revoked is refused when there is something to tell."""
+    read, admin = tokens.texts["read"], tokens.texts["admin"]
+    etag = guarded.ask("GET", "/api/v1/jobs/mine/policy", read).headers["etag"]
+    told: list[httpx.Response] = []
+
+    def wait() -> None:
+        path = "/api/v1/jobs/mine/policy?wait=20"
+        told.append(guarded.ask("GET", path, read, headers={"If-None-Match": etag}))
+
+    poll = threading.Thread(target=wait)
+    poll.start()
+    wait_for(lambda: guarded.service.jobs["mine"].polls == 1)
+    tokens.revoke("read")
+    wait_for(lambda: guarded.ask("GET", "/api/v1/jobs", read).status_code == 401)
+    body = {"pooling": True, "reason": "by hand"}
+    path = "/api/v1/jobs/mine/publish"
+    assert guarded.ask("POST", path, admin, json=body).is_success
+    poll.join(60)
+
+    assert told[0].status_code == 401
+    assert b"by hand" not in told[0].content
+    assert "etag" not in told[0].headers
 
 
 def test_whoever_keeps_failing_is_slowed(

@@ -12,7 +12,7 @@ import pytest
 from libra.agent.background import Background
 from libra.agent.channel import Channel
 from libra.agent.follower import Follower
-from libra.balancer.policy import HOME_POLICY, Policy, encode_policy
+from libra.balancer.policy import HOME_POLICY, Policy, checksum_of, encode_policy
 from tests.balancers import NO_JOB, TRICKLE, Reply, Request, ToldBalancer, eventually
 from tests.test_reporter import settings
 
@@ -87,6 +87,16 @@ def test_a_policy_can_come_after_the_job() -> None:
         known.set()
 
         assert eventually(lambda: follower.policy.version == 1)
+
+
+def test_what_a_newer_balancer_adds_is_no_fault() -> None:
+    """A policy with a field that is not known here is taken, and asked about as it came."""
+    body = encode_policy(policy(3))[:-1] + b',"of_a_later_version":7}'
+    etag = f'"{checksum_of(body)}"'
+    newer = Reply(status=200, headers={"ETag": etag}, body=body)
+    with ToldBalancer(lambda _: newer) as server, following(server.url) as follower:
+        assert eventually(lambda: follower.policy == policy(3))
+        assert eventually(lambda: server.requests[-1].headers["if-none-match"] == etag)
 
 
 @pytest.mark.fault

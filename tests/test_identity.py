@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from libra.agent.identity import attempt_from_env, job_from_env, run_from_env
+from libra.agent.settings import AgentSettings
+from libra.balancer.wire import decode_report, encode_report
+from tests.running import make_report
 
 TORCHRUN = {
     "LOCAL_RANK": "1",
@@ -91,6 +94,18 @@ def test_schedulers_name_the_job_and_its_launch(
     """What real launchers set is enough for a name, and for the launch where they give one."""
     assert job_from_env(environ, namespace) == job
     assert run_from_env(environ) == run
+
+
+@pytest.mark.parametrize("name", ["LIBRA_RUN", "TORCHELASTIC_RUN_ID"])
+def test_a_launch_of_any_name_can_be_reported(name: str) -> None:
+    """What no report may carry becomes what it may, and different launches stay apart."""
+    texts = ["my run/3", "my run 3", "a" * 200, "a" * 201, "läuft", "x'; --"]
+    runs = [run_from_env({name: text}) for text in texts]
+    assert len(set(runs)) == len(texts)
+    for run in runs:
+        AgentSettings(balancer="http://127.0.0.1:1", job="j", run=run)
+        decode_report(encode_report(make_report("j", run=run)))
+    assert run_from_env({name: "as_it-is:@1.0"}) == "as_it-is:@1.0"
 
 
 @pytest.mark.parametrize(
