@@ -10,6 +10,8 @@ PYTHON ?= $(or $(working),python3.11)
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Test files that run at a time: most wait for processes of their own now and then.
+WORKERS ?= 2
 BENCHMARKS := plans planner-time step even kernels memory overlap peers
 
 help: ## show this list
@@ -27,9 +29,9 @@ check: .venv/dev.stamp ## linter, formatter, both type checkers, import rules
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-test: .venv/dev.stamp ## every test that needs no GPU (ARGS="tests/test_corpus.py -k tail")
+test: .venv/dev.stamp ## every test that needs no GPU (ARGS="tests/test_corpus.py -k tail", WORKERS=0 for one after the other)
 	tests/install-system-packages
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 soak: .venv/dev.stamp ## the long versions of tests, hours (ARGS="tests/test_exactness.py")
 	$(BIN)/python -m pytest -m soak $(ARGS)
