@@ -132,9 +132,8 @@ def test_who_looks_at_a_job_sees_what_it_was_told(tmp_path: Path) -> None:
     async def go() -> None:
         async with opened(tmp_path / "s.sqlite") as service:
             for step in range(3):
-                await asyncio.gather(
-                    *(service.report(r) for r in SimulatedJob().reports(range(step, step + 1)))
-                )
+                for report in SimulatedJob().reports(range(step, step + 1)):
+                    await service.report(report)
                 live = await service.find("job")
                 assert live is not None
                 assert live.job.skew()["steps"][-1] == step
