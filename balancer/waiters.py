@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 
 # So many are woken in one round of the event loop; what else is ready runs in between.
-_SLICE = 32
+_SLICE = 8
 
 
 class Waker:

@@ -1,4 +1,4 @@
-"""Ways out for a report: one that failed is left alone for a while, and what is urgent goes at once."""
+"""Ways out for a report: one that failed is left alone for a while, what is urgent goes at once."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
