@@ -16,9 +16,11 @@ class DeviceClock(Protocol):
 
     def passed(self, mark: Any) -> bool:
         """Has the device come by? Returns at once."""
+        ...
 
     def seconds(self, begin: Any, end: Any) -> float:
         """Return the seconds between two marks that the device has passed."""
+        ...
 
     def reuse(self, *marks: Any) -> None:
         """Take back marks that nobody will ask about again."""

@@ -201,7 +201,8 @@ def describe(outcomes: Sequence[Outcome]) -> str:
     return (
         "Simulated ranks, one report a second each, one request a node, over HTTP on loopback. The "
         "generator shares the machine. A latency counts from the moment a report was due. Memory "
-        f"is judged once every job's ring of steps is full, after {FULL_STEPS} steps.\n\n{text}.\n\n{figures}"
+        f"is judged once every job's ring of steps is full, after {FULL_STEPS} steps."
+        f"\n\n{text}.\n\n{figures}"
     )
 
 
