@@ -12,6 +12,7 @@ import psutil
 _SAMPLE_S = 0.5
 _HOUR_S = 3600.0
 _MIN_JUDGED_S = 300.0
+_WINDOW_S = 60.0
 
 
 @dataclass(kw_only=True)
@@ -36,11 +37,17 @@ class Usage:
     def growth_bytes_per_hour(self, *, after_s: float) -> float | None:
         """Slope of memory over what comes so long after the first sample, by least squares; None
         if that is next to nothing.
+
+        Of each window the least counts: what is taken for a moment and given back is no growth.
         """
         first = next((n for n, at in enumerate(self.times_s) if at > self.times_s[0] + after_s), 0)
         if not first or self.times_s[-1] - self.times_s[first] < _MIN_JUDGED_S:
             return None
-        return slope(self.times_s[first:], self.bytes[first:]) * _HOUR_S
+        least: dict[int, int] = {}
+        for at_s, resident in zip(self.times_s[first:], self.bytes[first:], strict=True):
+            window = int((at_s - self.times_s[first]) // _WINDOW_S)
+            least[window] = min(resident, least.get(window, resident))
+        return slope([_WINDOW_S * window for window in least], [*least.values()]) * _HOUR_S
 
     def sample(self, process: psutil.Process) -> None:
         with process.oneshot():

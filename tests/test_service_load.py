@@ -20,7 +20,7 @@ from benchmarks.load_bodies import (
     single_bodies,
 )
 from benchmarks.load_connection import Connection
-from benchmarks.process_usage import slope
+from benchmarks.process_usage import Usage, slope
 from benchmarks.service import section
 from benchmarks.service_load import Load, Outcome, measure
 from tests.balancers import Reply, Request, ToldBalancer
@@ -145,6 +145,19 @@ def test_growth_is_a_slope() -> None:
 
     assert slope(times, values) == pytest.approx(30.0, rel=1e-2)
     assert slope([1.0], [5.0]) == 0.0
+
+
+def test_growth_is_of_what_stays() -> None:
+    """Memory that comes and goes is none; a leak of ten kilobytes a second is seen through it."""
+    rng = random.Random(5)
+    for leak in (0.0, 1e4):
+        usage = Usage()
+        for number in range(3600):
+            usage.times_s.append(1000.0 + 0.5 * number)
+            usage.bytes.append(int(3e8 + leak * 0.5 * number + rng.choice([0.0, 0.0, 2e7])))
+        found = usage.growth_bytes_per_hour(after_s=1100.0)
+        assert found == pytest.approx(3600.0 * leak, abs=0.05e6 + 0.02 * 3600.0 * leak)
+        assert usage.growth_bytes_per_hour(after_s=1700.0) is None
 
 
 def test_what_is_printed_becomes_a_section() -> None:
