@@ -103,15 +103,22 @@ class Service(Taking):
         return live
 
     async def summaries(self) -> AsyncIterator[View]:
-        """Yield the summaries of all jobs, active and ended, with turns for others in between."""
-        now_s = self.now_s()
+        """Yield the summaries of all jobs, active and ended, with turns for others in between.
+
+        Each comes once, though jobs may end or go on meanwhile.
+        """
+        now_s, turns, told = self.now_s(), Turns(), set[str]()
         async for view in self.insight.summaries(list(self.jobs.values()), now_s):
+            told.add(view["job"])
             yield view
-        turns = Turns()
         for view in self.shelf.views(now_s):
-            if view["job"] not in self.jobs:
+            if view["job"] not in told:
+                told.add(view["job"])
                 yield view
             await turns.give()
+        woken = [live for name, live in self.jobs.items() if name not in told]
+        async for view in self.insight.summaries(woken, now_s):
+            yield view
 
     async def forget(self, name: str) -> bool:
         """Delete a job and all that is stored of it; return whether there was one."""

@@ -17,7 +17,7 @@ from tests.running import MSGPACK, RunningBalancer, make_report
 
 FLUSH_INTERVAL_S = 0.3
 # A balancer that shares its cores with others may be late by this much.
-_SCHEDULING_S = 0.5
+_SCHEDULING_S = 1.0
 
 
 @dataclass(kw_only=True)

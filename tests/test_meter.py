@@ -41,14 +41,21 @@ def note(
     meter.kernel((wall - wall_s, cpu - cpu_s, device), kind, features)
 
 
-def exchange(meter: StepMeter, sent_bytes: int, *, wait_s: float, seconds: float = 0.0) -> None:
+def exchange(
+    meter: StepMeter,
+    sent_bytes: int,
+    *,
+    wait_s: float,
+    seconds: float = 0.0,
+    device: str = "cpu",
+) -> None:
     """Note a wave that took so long and was waited for at its end."""
-    wall, cpu, device = meter.start()
+    wall, cpu, event = meter.start()
     traffic = Traffic(
-        device="cpu", backend="gloo", messages=1, sent_bytes=sent_bytes, busier_bytes=sent_bytes
+        device=device, backend="gloo", messages=1, sent_bytes=sent_bytes, busier_bytes=sent_bytes
     )
     issued, waited = wall - max(wait_s, seconds), wall - wait_s
-    meter.exchange((issued, cpu, device), (waited, cpu, device), traffic)
+    meter.exchange((issued, cpu, event), (waited, cpu, event), traffic)
 
 
 def test_step_totals_are_the_sums_of_the_step() -> None:
@@ -282,10 +289,13 @@ def test_host_clocks_do_not_time_other_devices(caplog: pytest.LogCaptureFixture)
     meter.begin(two_sequence_layout(step=0))
     for _ in range(2):
         note(meter, kind=replace(FORWARD, device="xpu"))
+    for _ in range(100):
+        exchange(meter, 1 << 20, wait_s=1.0, device="xpu")
     totals = meter.end_step()
 
     assert totals is not None
     assert totals.kernels == []
+    assert meter.take_waves() == []
     assert meter.dropped == 2
     assert caplog.text.count("nothing here can time them") == 1
 

@@ -378,6 +378,31 @@ def test_a_deleted_job_stays_deleted(tmp_path: Path, ended: bool) -> None:
     asyncio.run(go())
 
 
+def test_a_list_has_each_job_once_though_they_come_and_go(tmp_path: Path) -> None:
+    """Jobs that end, or go on, while the list is made are neither missed nor told of twice."""
+
+    async def go() -> None:
+        clock = Clock()
+        async with opened(tmp_path / "s.sqlite", clock) as service:
+            await send_all(service, [make_report(name) for name in "abc"])
+            listing = service.summaries()
+            first = await anext(listing)
+            clock.now_s += 1000
+            await service._upkeep.tick()
+            assert service.jobs == {}
+            names = [first["job"], *[view["job"] async for view in listing]]
+            assert sorted(names) == ["a", "b", "c"]
+
+            await send_all(service, [make_report("a", sequence=1)])
+            listing = service.summaries()
+            first = await anext(listing)
+            await send_all(service, [make_report("b", sequence=1)])
+            names = [first["job"], *[view["job"] async for view in listing]]
+            assert sorted(names) == ["a", "b", "c"]
+
+    asyncio.run(go())
+
+
 def test_versions_go_on_above_those_of_a_lost_store(tmp_path: Path) -> None:
     """Agents follow versions upwards only: the next policy is above what they run."""
 

@@ -53,10 +53,9 @@ def test_what_is_reported_is_a_wave_whose_peers_are_in_time(late: float) -> None
         (traffic(), 0.0),
         (traffic(), 1e-5),
         (traffic(), 0.03),
-        (traffic(device="cuda"), 0.5),
         (traffic(messages=0, sent_bytes=0), 0.5),
     ],
-    ids=["hidden", "the-cost-of-asking", "nearly-hidden", "other-device", "nothing-sent"],
+    ids=["hidden", "the-cost-of-asking", "nearly-hidden", "nothing-sent"],
 )
 def test_a_wave_whose_end_is_not_known_is_not_measured(own: Traffic, wait_s: float) -> None:
     """Hidden waves ended some time before they were asked for; empty ones have no cost."""
