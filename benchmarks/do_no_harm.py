@@ -71,9 +71,9 @@ def main() -> None:
     add("--json", action="store_true", help="print a list of objects, not a table")
     add("--write", action="store_true", help="into RESULTS.md as well")
     add("--modes", nargs="+", choices=MODES, default=MODES, help="balancers (all)")
-    add("--pairs", type=int, default=16, help="pairs of blocks a balancer (%(default)s)")
-    add("--steps", type=int, default=12, help="steps of a block (%(default)s)")
-    add("--tokens", type=int, default=8192, help="of a packed sequence (%(default)s)")
+    add("--pairs", type=int, default=10, help="pairs of blocks a balancer (%(default)s)")
+    add("--steps", type=int, default=40, help="steps of a block (%(default)s)")
+    add("--tokens", type=int, default=4096, help="of a packed sequence (%(default)s)")
     add("--seed", type=int, default=0, help="of the order within pairs (%(default)s)")
     args = parser.parse_args()
     blocks = Blocks(
