@@ -4,7 +4,8 @@ One rank trains in pairs of blocks, one with an agent and one without, in an ord
 pair; a ratio is the median step with the agent over that without. Its interval is the middle 95 %
 of a bootstrap over pairs. agent CPU: CPU seconds of the agent's thread over the steps' wall time;
 meter: CPU seconds of the calls that the training thread makes, over the same; cost of 1 s: what
-both take of a step of a second. The balancer runs in a process of its own, and so do the other
+both take of a step of a second. The control has no agent at all: what two equal blocks differ by
+is what the machine does to them. The balancer runs in a process of its own, and so do the other
 ranks of a node of eight, whose relay the measured rank is ("relay leader") or has.
 
 .venv/bin/python benchmarks/do_no_harm.py --quick
@@ -147,7 +148,7 @@ def _rank(_: int, around: Scene, blocks: Blocks) -> Pairs:
     process = psutil.Process()
     for _ in range(blocks.pairs):
         for on in rng.permutation([True, False]):
-            done = trainer.run(blocks.steps, balancer=around.url if on else None)
+            done = trainer.run(blocks.steps, balancer=(around.url or None) if on else None)
             (pairs.on if on else pairs.off).append(done)
         pairs.resident.append(process.memory_info().rss)
     return pairs

@@ -24,12 +24,14 @@ from tests.running import ROOT, serve
 _JOB = "job"
 _NODE = {"world_size": NODE_RANKS, "local_world_size": NODE_RANKS}
 _PLACES = {"relay leader": 0, "relay member": 1}
-MODES = (*BALANCERS, "dead", *_PLACES, "token and TLS")
+# No agent in either block: what two equal blocks differ by.
+CONTROL = "none (control)"
+MODES = (CONTROL, *BALANCERS, "dead", *_PLACES, "token and TLS")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """Where the balancer is, and what else the measured agent is told."""
+    """Where the balancer is, if there is one, and what else the measured agent is told."""
 
     url: str
     agent: Mapping[str, Any] = field(default_factory=dict)
@@ -39,7 +41,9 @@ class Scene:
 def scene(mode: str) -> Iterator[Scene]:
     """Set up what a mode needs, all of it in other processes."""
     with ExitStack() as stack:
-        if mode == "dead":
+        if mode == CONTROL:
+            yield Scene(url="")
+        elif mode == "dead":
             taken = stack.enter_context(socket.socket())
             taken.bind(("127.0.0.1", 0))
             yield Scene(url=f"http://127.0.0.1:{taken.getsockname()[1]}")
