@@ -11,7 +11,7 @@ PYTHON ?= $(or $(working),python3.11)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Test files that run at a time: most wait for processes of their own now and then.
-WORKERS ?= 2
+WORKERS ?= 0
 BENCHMARKS := plans planner-time step even kernels memory overlap peers
 
 help: ## show this list

@@ -21,7 +21,7 @@ def resident():
 
 if sys.argv[1] == "asked":
     assert give_back_large_blocks()
-large = np.ones(4 << 20)
+large = np.ones(1 << 20)
 del large
 before, arrays, small = resident(), [], []
 for number in range(200):
