@@ -30,7 +30,8 @@ class Load:
         seen: the newest version that any reader got.
         steps: time at which both ranks' reports of a step were acknowledged.
         judged: steps that had to be there.
-        slowest_s: a publication that was answered; none waits for less than a commit.
+        slowest_s: the longest that a commit took, as far as publications tell; none waits for less.
+        asked_s: when one was begun that is not answered yet: a disk that stands still answers none.
     """
 
     policies: dict[int, str] = field(default_factory=dict)
@@ -40,12 +41,13 @@ class Load:
     next_step: int = 0
     judged: int = 0
     slowest_s: float = 0.0
+    asked_s: float | None = None
     faults: list[str] = field(default_factory=list)
 
     @contextmanager
     def on(self, running: RunningBalancer) -> Iterator[None]:
         """Report, publish and read until the end of the block, or of the balancer."""
-        stop = threading.Event()
+        stop, self.asked_s = threading.Event(), None
         works = (self._report, self._publish, self._read)
         threads = [threading.Thread(target=self._run, args=(w, running.url, stop)) for w in works]
         for thread in threads:
@@ -60,6 +62,8 @@ class Load:
     def judge(self, running: RunningBalancer, killed_s: float) -> None:
         """Assert that a new balancer knows all that it must of the one that was killed then."""
         assert self.faults == []
+        if self.asked_s is not None:
+            self.slowest_s = max(self.slowest_s, killed_s - self.asked_s)
         if self.policies or self.seen:
             known = {
                 row["version"]: row["checksum"] for row in running.view("p/policies")["policies"]
@@ -106,10 +110,11 @@ class Load:
     def _publish(self, client: httpx.Client) -> None:
         mode = "frozen" if len(self.policies) % 2 else "observe"
         self.modes.add(mode)
+        start = self.asked_s = time.monotonic()
         if client.put("/api/v1/jobs/p/mode", json={"mode": mode}).status_code == 200:
             self.modes = {mode}
-        start = time.monotonic()
         answer = client.post("/api/v1/jobs/p/publish", json={"pooling": True, "author": "test"})
+        self.asked_s = None
         if answer.status_code == 200:
             self.slowest_s = max(self.slowest_s, time.monotonic() - start)
             row = answer.json()
