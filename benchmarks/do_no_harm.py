@@ -87,7 +87,8 @@ def main() -> None:
     print(json.dumps(rows, indent=2) if args.json else table(rows))
     if args.write and not args.quick:
         where = machine("torch", "httpx")
-        write_section(RESULTS, "do-no-harm", f"{where}; one rank, one thread.\n\n{table(rows)}")
+        text = f"{where}; one rank, one thread.\n\n{table(rows)}"
+        write_section(RESULTS, "do-no-harm", text, command="make bench-service")
 
 
 def measure(mode: str, blocks: Blocks) -> Row:
