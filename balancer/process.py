@@ -1,8 +1,5 @@
-"""What the balancer's process asks of its system and of Python: file handles, memory that goes back
-when it is free, and short pauses.
-"""
+"""What the balancer's process asks of its system and of Python: file handles, and short pauses."""
 
-import ctypes
 import gc
 import logging
 import resource
@@ -14,8 +11,6 @@ logger = logging.getLogger(__name__)
 # Collections are small and many. Each goes through what is new, and large jobs put thousands of
 # ranks anew in every step; what is old goes through them rarely.
 _YOUNG, _MIDDLE, _OLD = 1_000, 20, 50
-# A parameter's number in glibc's malloc.h, and the size from which on blocks are the system's own.
-_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 256 << 10
 
 
 def raise_file_limit() -> int:
@@ -28,19 +23,6 @@ def raise_file_limit() -> int:
             logger.warning("The limit of open files stays %d: %s.", soft, error)
             return soft
     return hard
-
-
-def give_back_large_blocks() -> bool:
-    """Let large arrays go back to the system when they are freed; return whether that can be had.
-
-    By itself glibc keeps all blocks up to the largest that was ever freed, and with arrays of
-    many sizes what it keeps grows for hours.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, TypeError, AttributeError):
-        return False  # another allocator
-    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES))
 
 
 @contextmanager

@@ -81,13 +81,12 @@ def _serve(settings: ServeSettings, listener: "Listener") -> int:
     from libra.balancer.access_exposure import tls_options
     from libra.balancer.app import create_app
     from libra.balancer.listener import address_file
-    from libra.balancer.process import ease_collections, give_back_large_blocks, raise_file_limit
+    from libra.balancer.process import ease_collections, raise_file_limit
     from libra.balancer.server import Server
     from libra.balancer.systemd import Notifier
 
     tls = tls_options(settings.access)
     url = listener.url(secure=bool(tls))
-    give_back_large_blocks()
     with ExitStack() as cleanup:
         service, leadership = _open_service(settings)
         files = raise_file_limit()
