@@ -14,7 +14,8 @@ from pathlib import Path
 RESTARTS_OF_LAUNCHER = 1_000_000
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
-_NAME = re.compile(r"[A-Za-z0-9._:@-]{0,128}")
+# What a report carries as a name, of whatever.
+NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 _LIKE_CHARACTERS = 100
 # Pods of Kubeflow's PyTorchJob, and of a TrainJob, whose nodes are one replicated job "node".
 _PYTORCH_JOB = re.compile(r"(?P<job>.+)-(?:master|worker)-\d+")
@@ -85,7 +86,7 @@ def integer(environ: Mapping[str, str], names: tuple[str, ...], default: int) ->
 
 def _as_name(text: str) -> str:
     """Return a text, or where a report cannot carry it, one like it that no other text becomes."""
-    if _NAME.fullmatch(text):
+    if not text or NAME.fullmatch(text):
         return text
     like = re.sub(r"[^A-Za-z0-9._:@-]+", "-", text)[:_LIKE_CHARACTERS]
     return f"{like}-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"

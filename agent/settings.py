@@ -8,9 +8,15 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from libra.agent.identity import attempt_from_env, first, integer, job_from_env, run_from_env
+from libra.agent.identity import (
+    NAME,
+    attempt_from_env,
+    first,
+    integer,
+    job_from_env,
+    run_from_env,
+)
 
-_NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 MAX_RING_STEPS = 1024
 UNIX_SCHEME = "unix://"
 
@@ -79,11 +85,11 @@ class AgentSettings:
         _check_url(self.balancer)
         for name in ("job", "node"):
             value = getattr(self, name)
-            if not _NAME.fullmatch(value):
+            if not NAME.fullmatch(value):
                 raise ValueError(
                     f"{name}={value!r}: must be 1 to 128 letters, digits or any of . _ : @ -"
                 )
-        if self.run and not _NAME.fullmatch(self.run):
+        if self.run and not NAME.fullmatch(self.run):
             raise ValueError(
                 f"run={self.run!r}: must be at most 128 letters, digits or any of . _ : @ -"
             )
