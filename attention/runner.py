@@ -6,6 +6,7 @@ dim. Batches say which rows and heads are whose.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -105,14 +106,34 @@ class TileRunner:
     ) -> None:
         if self.observer is None:
             return
-        kv_heads = tensors.k.shape[1]
-        kind = KernelKind(
-            device=tensors.q.device.type,
-            backend=self.kernel.name,
-            dtype=str(tensors.q.dtype).removeprefix("torch."),
-            head_dim=tensors.q.shape[2],
-            group_heads=tensors.q.shape[1] // kv_heads,
-            direction=direction,
+        kv_heads, head_dim = tensors.k.shape[1:]
+        kind = _kind(
+            tensors.q.device.type,
+            self.kernel.name,
+            tensors.q.dtype,
+            head_dim,
+            tensors.q.shape[1] // kv_heads,
+            direction,
         )
         features = (batch.segments.total_features * kv_heads).tolist()
         self.observer.kernel(mark, kind, features)
+
+
+# Every layer and micro-batch makes calls of the same few kinds.
+@cache
+def _kind(
+    device: str,
+    backend: str,
+    dtype: torch.dtype,
+    head_dim: int,
+    group_heads: int,
+    direction: Direction,
+) -> KernelKind:
+    return KernelKind(
+        device=device,
+        backend=backend,
+        dtype=str(dtype).removeprefix("torch."),
+        head_dim=head_dim,
+        group_heads=group_heads,
+        direction=direction,
+    )

@@ -52,6 +52,8 @@ class Segments:
     @cached_property
     def total_features(self) -> Int64:
         """[F] sums of the features, for one kv head."""
+        if len(self) == 1:
+            return np.asarray(self.features[0])
         return np.asarray(self.features.sum(axis=0), dtype=np.int64)
 
 
