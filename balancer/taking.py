@@ -32,6 +32,10 @@ RESULTS = (
     *("not_finite", "negative", "absurd", "inconsistent", "world_size", "kinds", "clock"),
 )
 
+# Between a few pages that get an event and the next few: a thousand have it in an eighth of a
+# second, and most of the event loop is left to reports meanwhile.
+_PAGE_PAUSE_S = 0.001
+
 
 class Taking(Commands):
     """Take reports of all jobs in.
@@ -64,6 +68,7 @@ class Taking(Commands):
             max_bytes=settings.queue_bytes,
         )
         self._waker = Waker()
+        self._page_waker = Waker(pause_s=_PAGE_PAUSE_S)
 
     async def take(self, batch: Batch, num_bytes: int = 0) -> BatchOutcome:
         """Fold in a batch; return, once it is in memory, what became of its rows.
@@ -155,7 +160,7 @@ class Taking(Commands):
             first_id=int(self._clock() * 1000),
             max_bytes=max_bytes,
             heartbeat_s=self.settings.heartbeat_s,
-            waker=self._waker,
+            waker=self._page_waker,
         )
 
     async def _wake_up(self, name: str) -> None:

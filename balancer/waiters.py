@@ -9,9 +9,14 @@ _SLICE = 8
 
 
 class Waker:
-    """Wake any number of waiting tasks in order, a slice in each round of the event loop."""
+    """Wake any number of waiting tasks in order, a slice in each round of the event loop.
 
-    def __init__(self) -> None:
+    Args:
+        pause_s: between slices, for those who may wait while others have more of the loop.
+    """
+
+    def __init__(self, *, pause_s: float = 0.0) -> None:
+        self._pause_s = pause_s
         self._due: deque[asyncio.Future[bool]] = deque()
         self._busy = False
 
@@ -26,7 +31,8 @@ class Waker:
         for _ in range(min(_SLICE, len(self._due))):
             _answer(self._due.popleft(), True)
         if self._due:
-            asyncio.get_running_loop().call_soon(self._wake_some)
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._pause_s, self._wake_some)
         else:
             self._busy = False
 

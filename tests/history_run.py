@@ -187,15 +187,15 @@ class _Runner:
         """Heal the network; wait until the agents hold what the balancer has at last."""
         self._proxy.weights = {}
         self._proxy.cut()
-        rows = self._balancer.running.view(f"{JOB}/policies")["policies"]
-        self._run.kept = {row["version"]: row["checksum"] for row in rows}
-        newest = max(self._run.kept, default=0)
         deadline_s = time.monotonic() + _SETTLED_S
         while time.monotonic() < deadline_s:
+            # Anew each time: a request that was under way may still be answered.
+            rows = self._balancer.running.view(f"{JOB}/policies")["policies"]
+            self._run.kept = {row["version"]: row["checksum"] for row in rows}
             self._run.held = [agent.policy.version for agent in self._agents]
-            if self._run.held == [newest] * RANKS:
+            if self._run.held == [max(self._run.kept, default=0)] * RANKS:
                 return
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
 
 
 def _settings(url: str, rank: int) -> AgentSettings:

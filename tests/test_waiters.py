@@ -35,6 +35,31 @@ def test_all_are_woken_with_turns_for_others_in_between() -> None:
     assert left == 0
 
 
+def test_those_who_may_wait_leave_most_of_the_loop() -> None:
+    """Slices a pause apart: between two of them the event loop has any number of rounds."""
+
+    async def go(pause_s: float) -> list[asyncio.Task[bool]]:
+        waiters = Waiters(Waker(pause_s=pause_s))
+        tasks = await waiting(waiters, 100)
+        waiters.wake()
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        return tasks
+
+    async def few() -> int:
+        tasks = await go(3600.0)
+        woken = sum(task.done() for task in tasks)
+        for task in tasks:
+            task.cancel()
+        return woken
+
+    async def all_in_the_end() -> bool:
+        return all(await asyncio.gather(*await go(0.001)))
+
+    assert asyncio.run(few()) == 8
+    assert asyncio.run(all_in_the_end())
+
+
 def test_two_crowds_share_one_waker() -> None:
     """Many jobs that wake theirs at once do not add up."""
 
