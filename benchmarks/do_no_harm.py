@@ -3,7 +3,8 @@
 One rank trains in pairs of blocks, one with an agent and one without, in an order drawn for each
 pair; a ratio is the median step with the agent over that without. Its interval is the middle 95 %
 of a bootstrap over pairs. agent CPU: CPU seconds of the agent's thread over the steps' wall time;
-meter: CPU seconds of the calls that the training thread makes, over the same; cost of 1 s: what
+meter: CPU seconds of the calls that the training thread makes, over the same; a block's first
+steps, in which an agent starts and reports first, count for none of these; cost of 1 s: what
 both take of a step of a second. The control has no agent at all: what two equal blocks differ by
 is what the machine does to them. The balancer runs in a process of its own, and so do the other
 ranks of a node of eight, whose relay the measured rank is ("relay leader") or has.
@@ -41,6 +42,8 @@ RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 _TIMEOUT_S = 4 * 3600.0
 _RESAMPLES = 2000
 _WARM_UP_STEPS = 20
+# More than an agent takes until its first report.
+_SETTLE_STEPS = 12
 _MIB = float(1 << 20)
 
 
@@ -72,7 +75,7 @@ def main() -> None:
     add("--json", action="store_true", help="print a list of objects, not a table")
     add("--write", action="store_true", help="into RESULTS.md as well")
     add("--modes", nargs="+", choices=MODES, default=MODES, help="balancers (all)")
-    add("--pairs", type=int, default=20, help="pairs of blocks a balancer (%(default)s)")
+    add("--pairs", type=int, default=14, help="pairs of blocks a balancer (%(default)s)")
     add("--steps", type=int, default=20, help="steps of a block (%(default)s)")
     add("--tokens", type=int, default=4096, help="of a packed sequence (%(default)s)")
     add("--seed", type=int, default=0, help="of the order within pairs (%(default)s)")
@@ -144,12 +147,17 @@ def meter_cpu_s(steps: int = 2000) -> float:
 def _rank(_: int, around: Scene, blocks: Blocks) -> Pairs:
     torch.set_num_threads(1)
     trainer = Trainer(0, HarmJob(tokens=blocks.tokens, agent=around.agent))
-    trainer.run(_WARM_UP_STEPS, balancer=None)
+    for url in (None, around.url or None):
+        trainer.run(_WARM_UP_STEPS, balancer=url)
     rng, pairs = np.random.default_rng(blocks.seed), Pairs()
     process = psutil.Process()
     for _ in range(blocks.pairs):
         for on in rng.permutation([True, False]):
-            done = trainer.run(blocks.steps, balancer=(around.url or None) if on else None)
+            done = trainer.run(
+                blocks.steps,
+                balancer=(around.url or None) if on else None,
+                settle_steps=_SETTLE_STEPS,
+            )
             (pairs.on if on else pairs.off).append(done)
         pairs.resident.append(process.memory_info().rss)
     return pairs

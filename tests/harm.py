@@ -71,10 +71,14 @@ class Trainer:
         self._attention = PooledAttention(self._pools)
         self._runs = 0
 
-    def run(self, steps: int, *, balancer: str | None, least_reports: int = 0) -> HarmRun:
+    def run(
+        self, steps: int, *, balancer: str | None, least_reports: int = 0, settle_steps: int = 0
+    ) -> HarmRun:
         """Train so many steps beside an agent, without one where there is no balancer.
 
-        The run goes on, its losses unrecorded, until the reporter has tried ``least_reports``.
+        The run goes on, its losses unrecorded, until the reporter has tried ``least_reports``. Of
+        its first ``settle_steps`` neither time nor CPU counts: what an agent does once is not
+        what it costs.
         """
         self._runs += 1
         torch.manual_seed(self._rank)
@@ -82,14 +86,18 @@ class Trainer:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         agent, sampler, done = self._agent(balancer), self._sampler(), HarmRun()
         agent.attach(self._attention, sampler)
-        for step in range(steps):
+        settled_cpu_s = 0.0
+        for step in range(settle_steps + steps):
+            if step == settle_steps and balancer is not None:
+                settled_cpu_s = thread_cpu_s("libra-agent")
             began_s = time.perf_counter()
             done.losses.append(self._step(model, optimizer, sampler, step))
             agent.end_step()
-            done.step_s.append(time.perf_counter() - began_s)
+            if step >= settle_steps:
+                done.step_s.append(time.perf_counter() - began_s)
         if balancer is not None:
             _wait_for(agent, least_reports)
-            done.agent_cpu_s = thread_cpu_s("libra-agent")
+            done.agent_cpu_s = thread_cpu_s("libra-agent") - settled_cpu_s
             done.reports = agent._reporter.sent
             done.failures = agent._reporter._backoff.failures + agent._reporter.refused
         agent.close()
