@@ -48,16 +48,8 @@ class TileBatch:
             for start, own in zip(starts, tokens, strict=True)
         ]
         return tuple(
-            replace(
-                self,
-                queries=queries,
-                keys=keys,
-                segments=Segments(
-                    query_tokens=tokens[0][index : index + 1],
-                    key_tokens=tokens[1][index : index + 1],
-                ),
-            )
-            for index, (queries, keys) in enumerate(zip(*rows, strict=True))
+            replace(self, queries=queries, keys=keys, segments=segments)
+            for queries, keys, segments in zip(*rows, self.segments.singles, strict=True)
         )
 
 

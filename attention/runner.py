@@ -115,7 +115,7 @@ class TileRunner:
             tensors.q.shape[1] // kv_heads,
             direction,
         )
-        features = (batch.segments.total_features * kv_heads).tolist()
+        features = [kv_heads * own for own in batch.segments.total_features]
         self.observer.kernel(mark, kind, features)
 
 

@@ -50,11 +50,23 @@ class Segments:
         return tile_features(self.key_tokens - self.query_tokens, self.key_tokens)
 
     @cached_property
-    def total_features(self) -> Int64:
+    def total_features(self) -> tuple[int, ...]:
         """[F] sums of the features, for one kv head."""
-        if len(self) == 1:
-            return np.asarray(self.features[0])
-        return np.asarray(self.features.sum(axis=0), dtype=np.int64)
+        return tuple(self.features.sum(axis=0).tolist())
+
+    @cached_property
+    def singles(self) -> "tuple[Segments, ...]":
+        """Each segment alone. Features of all are found at once: one by one takes far longer."""
+        alone = tuple(
+            Segments(query_tokens=queries, key_tokens=keys)
+            for queries, keys in zip(
+                self.query_tokens[:, None], self.key_tokens[:, None], strict=True
+            )
+        )
+        for single, features in zip(alone, self.features.tolist(), strict=True):
+            # What its own property would come to.
+            single.__dict__["total_features"] = tuple(features)
+        return alone
 
 
 def _offsets(tokens: Int64) -> Int32:

@@ -14,6 +14,7 @@ import msgspec
 from libra.balancer.failpoints import failpoint
 from libra.balancer.job import Job
 from libra.balancer.live_job import LiveJob
+from libra.balancer.memory import give_back
 from libra.balancer.snapshot import decode_steps
 from libra.balancer.steps import RING_STEPS
 from libra.balancer.storage import Backend, DropJob, StoredJob, StoreError
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 RESTORED_STEPS = 256
 _LONGEST_TICK_S = 5.0
 _PRUNE_EVERY_S = 60.0
+_GIVE_BACK_EVERY_S = 60.0
 _DAY_S = 86400.0
 
 
@@ -37,6 +39,7 @@ class Upkeep:
         self._service = service
         self._task: asyncio.Task[None] | None = None
         self._pruned_s = -_PRUNE_EVERY_S
+        self._given_back_s = -_GIVE_BACK_EVERY_S
 
     def read_jobs(self, timeout_s: float) -> Iterator[Job]:
         """Yield every stored job that had not ended, and fill the shelf with the others.
@@ -93,7 +96,9 @@ class Upkeep:
                 live.job.backfill(await asyncio.to_thread(decode_steps, stored.steps, attempt))
 
     async def tick(self) -> None:
-        """Unload what ended, try a store that failed, and drop what is too old or too much."""
+        """Unload what ended, try a store that failed, drop what is too old or too much, and give
+        memory back.
+        """
         service = self._service
         for live in list(service.jobs.values()):
             if self._has_ended(live):
@@ -104,6 +109,9 @@ class Upkeep:
         if abs(now_s - self._pruned_s) >= _PRUNE_EVERY_S:
             # A store drops a bounded number at a time: there may be more.
             self._pruned_s = -_PRUNE_EVERY_S if await self._prune(now_s) else now_s
+        if abs(now_s - self._given_back_s) >= _GIVE_BACK_EVERY_S:
+            self._given_back_s = now_s
+            await asyncio.to_thread(give_back)
 
     async def _run(self) -> None:
         tick_s = min(_LONGEST_TICK_S, self._service.settings.job.finished_after_s / 4)
