@@ -10,7 +10,7 @@ from functools import cache
 
 
 def give_back() -> None:
-    """Return free pages to the system, where the C library can (glibc); callable from any thread."""
+    """Return free pages to the system, where the C library (glibc) can; for any thread."""
     trim = _trim()
     if trim is not None:
         trim(0)
