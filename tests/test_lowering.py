@@ -10,6 +10,7 @@ from libra.attention.heads import HeadSplit
 from libra.attention.layout import make_layout
 from libra.attention.lowering import LoweredPlan, TileBatch, lower
 from libra.attention.plan import PlanSettings, plan_cell
+from libra.attention.segments import Segments
 from tests.cells import Case, cases
 
 
@@ -136,3 +137,12 @@ def test_layouts_travel_between_processes() -> None:
     assert again.plan.moved == layout.plan.moved
     for one, two in zip(layout.plan.waves, again.plan.waves, strict=True):
         assert [own.query_rows for own in one.sent] == [own.query_rows for own in two.sent]
+
+
+def test_single_tiles_have_the_features_of_their_own() -> None:
+    """They are found for all at once, and are what each alone would come to."""
+    segments = Segments(query_tokens=np.array([3, 70, 1]), key_tokens=np.array([3, 300, 900]))
+    for single in segments.singles:
+        alone = Segments(query_tokens=single.query_tokens, key_tokens=single.key_tokens)
+        assert single.total_features == alone.total_features
+    assert sum(own.total_features[3] for own in segments.singles) == segments.total_features[3]

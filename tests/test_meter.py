@@ -204,7 +204,9 @@ def test_points_are_few_real_and_reproducible() -> None:
 
 
 def test_taking_from_another_thread_loses_nothing() -> None:
-    """The reporter takes while training folds; each sound call is in exactly one of its takings."""
+    """The reporter takes while training folds; each sound call is in exactly one of its takings, or
+    counted where training makes calls faster than they can be judged.
+    """
     meter = StepMeter()
     done = threading.Event()
     counts: list[float] = []
@@ -226,7 +228,7 @@ def test_taking_from_another_thread_loses_nothing() -> None:
     assert len(counts) >= 20
     counts.extend(kind.sums[0] for kind in meter.take_moments())
 
-    assert sum(counts) + meter.set_aside == noted
+    assert sum(counts) + meter.set_aside + meter.dropped == noted
 
 
 def test_a_hiccup_is_in_the_step_and_not_in_the_moments() -> None:
