@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from libra.balancer import status_schemas
 from libra.balancer import view_schemas as views
 from libra.balancer.causes import Diagnosis
 from libra.balancer.policy import Policy
@@ -37,6 +38,8 @@ class Answer:
 _VIEWS: dict[str, type] = {
     "skew": views.Skew,
     "ranks": views.Ranks,
+    "ranks/{rank}": views.RankView,
+    "loads": views.Loads,
     "model": views.Model,
     "exchange": views.Exchange,
     "diagnosis": Diagnosis,
@@ -58,6 +61,7 @@ ANSWERS: dict[tuple[str, str], Answer] = {
         ("get", f"{_JOB}/{name}"): Answer(shape=shape, refusals=[422])
         for name, shape in _VIEWS.items()
     },
+    ("get", f"{_JOB}/slowdown"): Answer(texts=["application/octet-stream"], refusals=[422]),
     ("get", f"{_JOB}/policies/{{version}}"): Answer(shape=Policy, refusals=[422], headers=_ETAG),
     ("get", f"{_JOB}/policy"): Answer(
         shape=Policy,
@@ -66,17 +70,21 @@ ANSWERS: dict[tuple[str, str], Answer] = {
         headers=_ETAG
         | {"Libra-Policy-Expires": "Seconds for which it holds without news; absent: for ever."},
     ),
-    ("get", f"{_JOB}/events"): Answer(shape=views.EventPage, texts=[_STREAM], refusals=[422]),
-    ("get", "/api/v1/events"): Answer(shape=views.EventPage, texts=[_STREAM], refusals=[422]),
+    ("get", f"{_JOB}/events"): Answer(
+        shape=status_schemas.EventPage, texts=[_STREAM], refusals=[422]
+    ),
+    ("get", "/api/v1/events"): Answer(
+        shape=status_schemas.EventPage, texts=[_STREAM], refusals=[422]
+    ),
     ("put", f"{_JOB}/mode"): Answer(shape=ModeChange, refusals=_BODY),
     ("post", f"{_JOB}/publish"): Answer(shape=views.PolicyRow, refusals=_BODY),
     ("post", f"{_JOB}/rollback"): Answer(shape=views.PolicyRow, refusals=_BODY),
     ("get", "/api/v1/session"): Answer(shape=SessionView),
     ("post", "/api/v1/login"): Answer(shape=SessionView, refusals=_BODY),
     ("post", "/api/v1/logout"): Answer(shape=SessionView),
-    ("get", "/api/v1/status"): Answer(shape=views.BalancerStatus),
-    ("get", "/livez"): Answer(shape=views.Probe),
-    ("get", "/readyz"): Answer(shape=views.Probe, refusals=[503]),
+    ("get", "/api/v1/status"): Answer(shape=status_schemas.BalancerStatus),
+    ("get", "/livez"): Answer(shape=status_schemas.Probe),
+    ("get", "/readyz"): Answer(shape=status_schemas.Probe, refusals=[503]),
     ("get", "/metrics"): Answer(
         texts=["text/plain", "application/openmetrics-text"], refusals=[400, 401, 403, 429, 503]
     ),

@@ -141,8 +141,10 @@ class KernelFits(msgspec.Struct, eq=False, kw_only=True):
                 self.drifts = [*self.drifts, drift][-MAX_DRIFTS:]
 
     def advance(self, step: int) -> None:
-        """Forget up to ``step``, the newest complete one."""
+        """Forget up to ``step``, the newest complete one, and note how good the fits are."""
         passed = passed_steps(self.clock, step)
+        for fit in self.fits:
+            fit.course.note(step, fit.error)
         if passed:
             for fit in self.fits:
                 fit.ranks.scale(remaining(passed, self.half_life_steps))

@@ -131,6 +131,8 @@ def complete(state: JobState, steps: Iterable[int], settings: DecideSettings) ->
         record = state.log.put_together(step, state.doubts)
         if record is not None:
             _price(state, record)
+            state.log.recovered_seconds += record.recovered_seconds
+            state.onset.note(record.attempt, record.step, record.skew, record.step_seconds)
             if state.trial is not None:
                 state.trial.note(record, settings.trial)
             completed.append(record)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from libra.attention.cost import NUM_FEATURES
 from libra.attention.observer import KernelKind
 from libra.balancer.cost_model import CostModel
+from libra.balancer.course import Course
 from libra.balancer.drift import Cusum
 from libra.balancer.medians import lower_median
 from libra.balancer.moments import Moments
@@ -42,6 +43,7 @@ class KindFit(msgspec.Struct, eq=False, kw_only=True):
         points: [m, F + 1], the newest ones.
         seconds: of its newest calls, under fast forgetting: is it used now?
         missed_seconds, judged_seconds: the error is their quotient.
+        course: of the error.
         level, shape: tests for a change of all its costs, and of some.
         fresh: reports since the last ``settle``.
     """
@@ -55,6 +57,7 @@ class KindFit(msgspec.Struct, eq=False, kw_only=True):
     points: Float64 = msgspec.field(default_factory=lambda: np.zeros((0, NUM_FEATURES + 1)))
     missed_seconds: float = 0.0
     judged_seconds: float = 0.0
+    course: Course = msgspec.field(default_factory=Course)
     level: Cusum = msgspec.field(default_factory=lambda: Cusum(floor=_LEVEL_FLOOR))
     shape: Cusum = msgspec.field(default_factory=lambda: Cusum(floor=_SHAPE_FLOOR))
     fresh: int = 0

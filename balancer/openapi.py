@@ -42,7 +42,8 @@ _SHAPES_OF_TEXTS = {
     "text/event-stream": {
         "type": "object",
         "properties": {"id": _TEXT, "event": _TEXT, "data": _TEXT},
-    }
+    },
+    "application/octet-stream": {"type": "string", "format": "binary"},
 }
 _RETRY = {"Retry-After": {"description": "Seconds after which to try again.", "schema": _TEXT}}
 _RETRIED = (429, 503)

@@ -20,6 +20,7 @@ class PoolSize(msgspec.Struct, frozen=True, kw_only=True):
         saved_share: of plain Ulysses' attention seconds; the exchange is taken off where known.
         exchange_share: what the exchange takes of them if nothing hides it; None if unknown.
         pooling: tiles move; off where placement alone does as well.
+        step_seconds: what a step would take, were the rest of it as it is; None if unknown.
     """
 
     sequences_per_pool: int
@@ -27,6 +28,7 @@ class PoolSize(msgspec.Struct, frozen=True, kw_only=True):
     saved_share: float
     exchange_share: float | None
     pooling: bool
+    step_seconds: float | None = None
 
 
 class PoolAdvice(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ def advise_pool_size(
     meeting: Meeting = "micro_batch",
     exchange: ExchangeSeconds | None = None,
     bytes_per_second: float | None = None,
+    other_seconds: float | None = None,
 ) -> PoolAdvice | None:
     """Return the size for steps of sequence costs [B, G]; None where they hold no work.
 
@@ -56,6 +57,7 @@ def advise_pool_size(
         seconds: of attention at home, of a whole CP group's sequence, step by step.
         exchange: seconds of a rank's exchange in one micro-batch.
         bytes_per_second: what moving a second of attention sends.
+        other_seconds: of a step, what is neither attention nor exchange; None where not known.
 
     Raises:
         ValueError: steps of different numbers of CP groups, or an unknown meeting.
@@ -82,6 +84,9 @@ def advise_pool_size(
                 saved_share=(home - took - (cost or 0.0)) / home,
                 exchange_share=None if cost is None else cost / home,
                 pooling=any(p.pooling and size > 1 for p in placed),
+                step_seconds=None
+                if other_seconds is None
+                else other_seconds + (took + (cost or 0.0)) / len(steps),
             )
         )
     return _advice(steps, tried, meeting, home / fair)

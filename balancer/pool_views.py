@@ -8,7 +8,11 @@ from msgspec import to_builtins
 from libra.balancer.events import View
 from libra.balancer.pool_advice import PoolAdvice
 from libra.balancer.pool_size import advise_pool_size
-from libra.balancer.sequence_costs import sent_bytes_per_second, sequence_seconds
+from libra.balancer.sequence_costs import (
+    other_seconds,
+    sent_bytes_per_second,
+    sequence_seconds,
+)
 from libra.balancer.state import JobState
 from libra.balancer.step_placement import Meeting
 
@@ -79,10 +83,14 @@ def whatif_view(advice: Sequence[PoolAdvice]) -> View:
 def pool_advice(state: JobState) -> list[PoolAdvice]:
     """Return the advice for each way of meeting, that in every micro-batch first."""
     seconds = sequence_seconds(state)
-    moved = sent_bytes_per_second(state)
+    moved, rest = sent_bytes_per_second(state), other_seconds(state)
     advice = [
         advise_pool_size(
-            seconds, meeting=meeting, exchange=state.exchange.seconds, bytes_per_second=moved
+            seconds,
+            meeting=meeting,
+            exchange=state.exchange.seconds,
+            bytes_per_second=moved,
+            other_seconds=rest,
         )
         for meeting in get_args(Meeting)
     ]

@@ -9,8 +9,10 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from libra.balancer.drafts import DraftError, PolicyDraft, RollbackRequest, check_author
 from libra.balancer.history import UnknownPolicyError
+from libra.balancer.load_view import loads_view
 from libra.balancer.pool_views import pools_view, whatif_view
 from libra.balancer.problems import ProblemError
+from libra.balancer.rank_view import rank_view
 from libra.balancer.ranks_body import ranks_body
 from libra.balancer.requests import (
     LiveJobDep,
@@ -20,6 +22,7 @@ from libra.balancer.requests import (
     json_schema,
     read_json,
 )
+from libra.balancer.slowdown_body import affordable, slowdown_body
 from libra.balancer.state import Mode
 
 logger = logging.getLogger(__name__)
@@ -68,6 +71,35 @@ async def get_skew(live: LiveJobDep, last: Last = 600) -> Response:
 async def get_ranks(live: LiveJobDep, last: Last = 600) -> Response:
     body = await asyncio.to_thread(ranks_body, *live.job.rank_evidence(last))
     return Response(body, media_type="application/json")
+
+
+@router.get(
+    "/jobs/{job}/slowdown",
+    summary="Return every rank's slowdown by step in bytes, little-endian: LSD1, S, W, 0 as 32-bit "
+    "integers, [S] steps as 64-bit floats, [S, W] thousandths as 16-bit integers.",
+    response_class=Response,
+)
+async def get_slowdown(live: LiveJobDep, last: Last = 600) -> Response:
+    log = live.job.state.log
+    records = log.current(affordable(last, log.world_size))
+    body = await asyncio.to_thread(slowdown_body, records, log.world_size)
+    return Response(body, media_type="application/octet-stream")
+
+
+@router.get("/jobs/{job}/ranks/{rank}", summary="Show one rank: its place, speed, and course.")
+async def get_rank(
+    live: LiveJobDep, rank: Annotated[int, Path(ge=0, lt=2**31)], last: Last = 600
+) -> Response:
+    try:
+        view = await asyncio.to_thread(rank_view, *live.job.rank_evidence(last), rank)
+    except LookupError as error:
+        raise ProblemError(404, str(error), field="path.rank") from error
+    return json_response(view)
+
+
+@router.get("/jobs/{job}/loads", summary="Show the newest step's load on each pool.")
+async def get_loads(live: LiveJobDep, service: ServiceDep) -> Response:
+    return json_response(await service.insight.look(live, loads_view))
 
 
 @router.get("/jobs/{job}/model", summary="Show the cost model and the points it was fitted to.")

@@ -25,7 +25,7 @@ def sequence_seconds(state: JobState) -> list[Float64]:
     pooled = {e.policy.version for e in state.policies if e.policy.pooling}
     steps = []
     for record in state.log.recent():
-        seconds = None if record.features is None else _home_seconds(state, record.features)
+        seconds = None if record.features is None else home_seconds(state, record.features)
         if groups is None or seconds is None or record.features is None:
             continue
         split = seconds[:, None] * _shares(record.features.home_pairs)
@@ -43,7 +43,7 @@ def sent_bytes_per_second(state: JobState) -> float | None:
     sent = moved = 0.0
     for record in state.log.recent():
         features = record.features
-        home = None if features is None else _home_seconds(state, features)
+        home = None if features is None else home_seconds(state, features)
         coefficients = None if features is None else state.fits.coefficients(features.kinds)
         if features is not None and home is not None and coefficients is not None:
             moved += float(np.maximum(0.0, home - price_actual(features, coefficients)).sum())
@@ -51,7 +51,16 @@ def sent_bytes_per_second(state: JobState) -> float | None:
     return sent / moved if sent > 0 and moved > 0 else None
 
 
-def _home_seconds(state: JobState, features: StepFeatures) -> Float64 | None:
+def other_seconds(state: JobState) -> float | None:
+    """Return what a recent step takes beyond its slowest rank's kernels and waits, on average."""
+    recent = state.log.recent()
+    if not recent:
+        return None
+    rest = [r.step_seconds - float(r.believed_seconds.max()) - r.wait_seconds for r in recent]
+    return max(0.0, float(np.mean(rest)))
+
+
+def home_seconds(state: JobState, features: StepFeatures) -> Float64 | None:
     """Return [W] predicted seconds at home: home features are of one layer and direction."""
     per_kind = state.fits.coefficients(features.kinds)
     tile = state.fits.tile_coefficients()

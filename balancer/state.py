@@ -11,6 +11,7 @@ from libra.balancer.exchange_model import ExchangeFits
 from libra.balancer.fits import KernelFits
 from libra.balancer.history import DecisionEntry, PolicyEntry
 from libra.balancer.node_clocks import NodeClocks
+from libra.balancer.onset import Onset
 from libra.balancer.options import option
 from libra.balancer.policy import HOME_POLICY, Policy
 from libra.balancer.runs import Runs
@@ -87,6 +88,7 @@ class JobState(msgspec.Struct, eq=False, kw_only=True):
         speeds: one a rank of this attempt, as of the newest complete step; a tuple, since
             collections look through a list again and again.
         doubts: ranks of this attempt whose figures are not believed, and why.
+        onset: since when its steps are uneven.
         heard_version: the newest policy version that a step was agreed to have run. It is above
             every own one after the store was lost.
         past_dropped, past_set_aside: the counts of agents that are no longer kept.
@@ -111,6 +113,7 @@ class JobState(msgspec.Struct, eq=False, kw_only=True):
     agents: dict[str, AgentState] = {}
     speeds: tuple[RankSpeed, ...] = ()
     doubts: dict[int, str] = {}
+    onset: Onset = msgspec.field(default_factory=Onset)
     counters: Counters = msgspec.field(default_factory=Counters)
     heard_version: int = 0
     past_dropped: int = 0

@@ -121,6 +121,16 @@ class StepRecord(msgspec.Struct, eq=False, kw_only=True):
         seconds = self.believed_seconds
         return float((seconds.max() - seconds).sum())
 
+    @property
+    def recovered_seconds(self) -> float:
+        """What all ranks together would have waited longer under plain Ulysses, by the model.
+
+        Below zero where the policy made it worse; 0 under plain Ulysses, and without a model.
+        """
+        if self.home_skew is None or not self.policy_version:
+            return 0.0
+        return float((self.home_skew - self.skew) * self.believed_seconds.sum())
+
     def doubt(self, ranks: Collection[int]) -> None:
         """Believe all but these ranks, and nobody who says what this step rules out."""
         believed = ~impossible(self.kernel_seconds, self.rank_seconds)

@@ -68,7 +68,8 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
 
     ``records`` is ordered by step. A new attempt that goes back in steps replaces what it does
     again. ``complete`` counts complete steps, ``incomplete`` those given up;
-    ``wasted_seconds`` is summed over complete steps, those that are done again included.
+    ``wasted_seconds`` and ``recovered_seconds`` are summed over complete steps, those that are done
+    again included.
     ``kinds`` are those of this attempt, as pending steps number them.
     """
 
@@ -82,6 +83,7 @@ class StepLog(msgspec.Struct, eq=False, kw_only=True):
     complete: int = 0
     incomplete: int = 0
     wasted_seconds: float = 0.0
+    recovered_seconds: float = 0.0
     hearing: Hearing = msgspec.field(default_factory=lambda: Hearing.empty(0))
 
     def begin_attempt(self, attempt: int, world_size: int) -> None:

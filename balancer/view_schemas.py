@@ -17,68 +17,6 @@ from libra.balancer.state import Mode
 Column = list[float | None]
 
 
-class Probe(msgspec.Struct):
-    """A probe's answer; ``time`` is Unix time, ``warnings`` what an operator should know."""
-
-    status: Literal["ok"]
-    time: float
-    warnings: list[str]
-
-
-class QueueStatus(msgspec.Struct):
-    """Requests with reports that wait to be taken in."""
-
-    waiting: int
-    capacity: int
-
-
-class StoreStatus(msgspec.Struct):
-    """The store, and the writes that wait for it."""
-
-    label: str
-    healthy: bool
-    waiting: int
-    capacity: int
-    size_bytes: int
-    errors: int
-
-
-class BalancerStatus(msgspec.Struct):
-    """How the balancer itself is; ``jobs`` by state, ``reports`` by what became of them."""
-
-    version: str
-    role: Literal["active", "standby"]
-    ready: bool
-    not_ready: str | None
-    time: float
-    uptime_seconds: float
-    jobs: dict[str, int]
-    queue: QueueStatus
-    store: StoreStatus
-    reports: dict[str, int]
-    open_streams: int
-    waiting_polls: int
-    loop_lag_seconds: float
-
-
-class StreamedEvent(msgspec.Struct):
-    """One event, as a stream's readers get it in three lines."""
-
-    id: int
-    event: str
-    data: dict[str, Any]
-
-
-class EventPage(msgspec.Struct):
-    """The next events after a number, and the one to ask with again; ``resync`` with none where
-    it is too far back, or none of this stream's.
-    """
-
-    events: list[StreamedEvent]
-    next: int
-    resync: bool
-
-
 class JobSummary(msgspec.Struct):
     """The head line of a job; step figures are of the newest complete step."""
 
@@ -115,6 +53,10 @@ class JobSummary(msgspec.Struct):
     recoverable_share: float | None
     recovered_share: float | None
     recommended_pool: int | None
+    recent_skew: list[float]
+    recovered_seconds: float
+    since_step: int | None
+    since_seconds: float | None
 
 
 class Jobs(msgspec.Struct):
@@ -132,6 +74,7 @@ class Skew(msgspec.Struct):
     home_skew: Column
     step_seconds: Column
     policy_version: list[int]
+    attempt: list[int]
 
 
 class RankRow(msgspec.Struct):
@@ -159,8 +102,39 @@ class Ranks(msgspec.Struct):
     slowdown: list[Column]
 
 
+class RankView(RankRow):
+    """One rank's course by step, each column [S]; ``pace`` is its seconds over what its work and
+    the typical rank explain. Only the newest steps keep predictions.
+    """
+
+    steps: list[int]
+    slowdown: Column
+    measured_seconds: list[float]
+    predicted_by_step: Column
+    pace: Column
+    missing: list[bool]
+
+
+class Loads(msgspec.Struct):
+    """The newest step by pool [Q]: its slowest rank's seconds under plain Ulysses and as measured,
+    the mean of its work, and that of all ranks.
+    """
+
+    step: int | None
+    policy_version: int | None
+    pools: list[int]
+    ranks: list[int]
+    home_seconds: list[float]
+    measured_seconds: list[float]
+    slowest_rank: list[int]
+    pool_bound_seconds: list[float]
+    bound_seconds: float | None
+
+
 class ModelKind(msgspec.Struct):
-    """The cost model of one kernel kind, and the newest points with their predictions [n]."""
+    """The cost model of one kernel kind: 95 % intervals of its coefficients, the course of its
+    error, and the newest points with their predictions [n].
+    """
 
     kind: KernelKind
     coefficients: list[float]
@@ -170,6 +144,9 @@ class ModelKind(msgspec.Struct):
     error: float | None
     points: list[list[float]]
     predicted: list[float]
+    intervals: list[list[float]] | None
+    error_steps: list[int]
+    error_course: list[float]
 
 
 class Model(msgspec.Struct):

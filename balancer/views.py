@@ -13,12 +13,17 @@ from libra.balancer.evidence import Decision
 from libra.balancer.exchange_model import ExchangeFit
 from libra.balancer.kind_fit import KindFit
 from libra.balancer.policy_views import recommendation_view, trial_view
+from libra.balancer.slowdown_body import permille
 from libra.balancer.state import JobSettings, JobState
 from libra.balancer.step_record import Float64, StepRecord
 from libra.balancer.wire import WAVE_FEATURES
 
 # Slowdowns in one answer.
 _MAX_CELLS = 1 << 21
+# Steps of the small curve beside a job's name.
+_RECENT_STEPS = 32
+# Standard deviations to either side that hold 95 % of a normal distribution.
+_SIGMAS = 1.96
 
 
 def summary_view(
@@ -41,6 +46,9 @@ def summary_view(
         "recoverable_share": found.recoverable_share,
         "recovered_share": found.recovered_share,
         "recommended_pool": recommended_pool,
+        "recent_skew": [round(r.skew, 3) for r in state.log.current(_RECENT_STEPS)],
+        "since_step": state.onset.step,
+        "since_seconds": state.onset.seconds if state.onset.steps else None,
     }
 
 
@@ -72,6 +80,7 @@ def figures_view(state: JobState, settings: JobSettings, now_s: float) -> View:
         "set_aside": state.set_aside,
         "incomplete_steps": state.log.incomplete,
         "wasted_seconds": state.log.wasted_seconds,
+        "recovered_seconds": state.log.recovered_seconds,
     }
 
 
@@ -89,6 +98,7 @@ def skew_view(state: JobState, last: int) -> View:
         "home_skew": [r.home_skew for r in records],
         "step_seconds": [r.step_seconds for r in records],
         "policy_version": [r.policy_version for r in records],
+        "attempt": [r.attempt for r in records],
     }
 
 
@@ -167,6 +177,7 @@ def step_row(record: StepRecord) -> View:
         "home_skew": record.home_skew,
         "step_seconds": record.step_seconds,
         "policy_version": record.policy_version,
+        "attempt": record.attempt,
         "slowdown_permille": _packed(record.slowdown),
         "sent_bytes": record.sent_bytes,
         "wait_seconds": record.wait_seconds,
@@ -175,8 +186,7 @@ def step_row(record: StepRecord) -> View:
 
 
 def _packed(slowdown: Float64) -> str:
-    permille = np.clip(np.rint(1000 * slowdown), 0, 2**16 - 1).astype("<u2")
-    return b64encode(permille.tobytes()).decode()
+    return b64encode(permille(slowdown).tobytes()).decode()
 
 
 def _newest(records: list[StepRecord], last: int) -> list[StepRecord]:
@@ -218,4 +228,19 @@ def _wave_row(fit: ExchangeFit) -> View:
 
 def _point_rows(fit: KindFit) -> View:
     predicted = fit.points[:, :-1] @ fit.model.coef_
-    return {"points": fit.points.tolist(), "predicted": predicted.tolist()}
+    return {
+        "points": fit.points.tolist(),
+        "predicted": predicted.tolist(),
+        "intervals": _intervals(fit),
+        "error_steps": fit.course.steps,
+        "error_course": fit.course.values,
+    }
+
+
+def _intervals(fit: KindFit) -> list[list[float]] | None:
+    """Return between which values each coefficient lies with 95 %; None before it is measured."""
+    if not fit.model.is_calibrated_:
+        return None
+    margin = _SIGMAS * fit.model.coef_std_
+    low, high = np.maximum(fit.model.coef_ - margin, 0.0), fit.model.coef_ + margin
+    return np.stack((low, high), axis=1).tolist() if np.isfinite(margin).all() else None

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from libra.balancer.answers import ANSWERS
-from libra.balancer.view_schemas import EventPage
+from libra.balancer.status_schemas import EventPage
 from tests.api_hooks import DOOMED, JOB
 from tests.application import VIEWS
 from tests.feed import Feed
