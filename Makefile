@@ -1,7 +1,7 @@
 # Each verb makes what it needs; Python 3.11 or newer and make are enough to begin with.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check test soak test-gpu test-peers bench bench-operator bench-placement bench-model bench-service clean
+.PHONY: help install demo check test soak test-gpu test-peers bench bench-operator bench-placement bench-model bench-service bench-page clean
 
 working = $(shell for python in python3.11 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -42,7 +42,7 @@ test-gpu: .venv/dev.stamp ## the tests that need a CUDA device
 test-peers: .venv/peers.stamp ## the operator against other projects' attention
 	$(BIN)/python -m pytest tests/test_peer_*.py $(ARGS)
 
-bench: bench-operator bench-placement bench-model bench-service ## the figures in benchmarks/RESULTS.md (ARGS="--quick" only tries it)
+bench: bench-operator bench-placement bench-model bench-service bench-page ## the figures in benchmarks/RESULTS.md (ARGS="--quick" only tries it)
 
 bench-operator: .venv/dev.stamp ## the operator's alone (ARGS="--quick", BENCHMARKS="step even")
 	@set -e; for name in $(BENCHMARKS); do \
@@ -60,6 +60,9 @@ bench-model: .venv/dev.stamp ## the cost model's and the loop's, written into it
 
 bench-service: .venv/dev.stamp ## the balancer's under load, written into it (ARGS="--quick", SERVICE="kill ingest")
 	$(BIN)/python benchmarks/service.py --write $(SERVICE) $(ARGS)
+
+bench-page: .venv/dev.stamp ## what the dashboard costs a browser, written into it (ARGS="--quick")
+	$(BIN)/python benchmarks/dashboard.py --write $(ARGS)
 
 clean: ## remove .venv and the caches
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -55,20 +55,31 @@ class Body:
         self._steps = _places(encoded, FIRST_STEP)
         self._sequences = _places(encoded, FIRST_SEQUENCE)
         self._seconds = [
-            (at, form, value) for value in seconds for at, form in _float_places(encoded, value)
+            (at, form, value, number)
+            for number, value in enumerate(seconds)
+            for at, form in _float_places(encoded, value)
         ]
         if not (self._steps and self._sequences and self._seconds):
             raise ValueError("the encoded body writes steps, sequences or seconds in another way")
 
-    def fill(self, number: int, factor: float) -> bytes:
-        """Return the body of a step's number, with seconds times a factor."""
+    @property
+    def rank_seconds(self) -> list[float]:
+        """Kernel seconds of each rank, as encoded."""
+        seconds = {place: value for _, _, value, place in self._seconds}
+        kinds = len(_DIRECTIONS)
+        ranks = range(len(seconds) // kinds)
+        return [sum(seconds[kinds * rank + kind] for kind in range(kinds)) for rank in ranks]
+
+    def fill(self, number: int, factor: float | Sequence[float]) -> bytes:
+        """Return the body of a step's number, with seconds times a factor, or each rank's own."""
         data = self.data
         for at, form in self._steps:
             struct.pack_into(form, data, at, FIRST_STEP + number)
         for at, form in self._sequences:
             struct.pack_into(form, data, at, FIRST_SEQUENCE + number)
-        for at, form, value in self._seconds:
-            struct.pack_into(form, data, at, value * factor)
+        for at, form, value, place in self._seconds:
+            own = factor if isinstance(factor, float) else factor[place // len(_DIRECTIONS)]
+            struct.pack_into(form, data, at, value * own)
         return bytes(data)
 
 

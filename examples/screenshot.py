@@ -57,6 +57,8 @@ def take_screenshot(url: str, path: Path, width: int, height: int, dark: bool) -
             page.wait_for_selector("#skew[data-state=ready] canvas")
             page.wait_for_selector("#heatmap[data-state=ready] canvas")
             page.wait_for_selector("#badge[data-connection=live]")
+            # What is out of sight is drawn last.
+            page.wait_for_selector("#exchange[data-state=ready] canvas")
             page.screenshot(path=path, full_page=height == 0)
         finally:
             browser.close()

@@ -74,6 +74,7 @@ def watched_pages(browser: Browser, balancer_url: str) -> Iterator[OpenPage]:
         *,
         url: str = balancer_url,
         prepare: Callable[[Page], None] = lambda page: None,
+        quiet: bool = False,
         **options: Any,
     ) -> Page:
         def note_request(request: Request) -> None:
@@ -87,7 +88,9 @@ def watched_pages(browser: Browser, balancer_url: str) -> Iterator[OpenPage]:
         page.add_init_script(RECORD_TEXTS)
         page.on("request", note_request)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda message: errors.append(message.text))
+        # A browser complains of every request that fails: of an outage that is meant, too.
+        if not quiet:
+            page.on("console", lambda message: errors.append(message.text))
         prepare(page)
         page.goto(f"{url}/" if job is None else f"{url}/?job={quote(job)}")
         return page
@@ -123,6 +126,12 @@ def heat_pixels(page: Page) -> list[list[Pixel]]:
 
 def css_colour(page: Page, name: str) -> Pixel:
     """Return a colour of the page's style sheet, in the scheme that it is shown in."""
-    script = "(name) => getComputedStyle(document.documentElement).getPropertyValue(name)"
-    value = page.evaluate(script, name).strip()
-    return (*bytes.fromhex(value.removeprefix("#")), 255)
+    script = """(name) => {
+      const probe = document.createElement("span");
+      probe.style.color = `var(${name})`;
+      document.body.append(probe);
+      const { color } = getComputedStyle(probe);
+      probe.remove();
+      return color.match(/[0-9.]+/g).slice(0, 3).map(Number);
+    }"""
+    return (*page.evaluate(script, name), 255)

@@ -10,6 +10,13 @@ from tests.running import wait_for
 
 pytestmark = NEEDS_CHROMIUM
 
+# Of each part of a job's page, what it is worked by.
+CONTROLS = (
+    *("home-link", "theme", "from-step", "to-step", "compare-link", "report-button"),
+    *("skew-chart", "heat-order", "heat", "exchange-share", "exchange-sent_bytes"),
+    *("mode-button", "publish-button", "rollback-button", "rank-find", "rank-order"),
+)
+
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_stands_in_the_way_of_anyone(feed: Feed, open_page: OpenPage, scheme: str) -> None:
@@ -29,14 +36,12 @@ def test_all_of_it_works_by_keyboard(feed: Feed, open_page: OpenPage) -> None:
     """Without a pointer every chart is reached, and any step and rank can be read."""
     page = open_page(feed.job)
     expect_live(page)
-    reached = []
-    for _ in range(8):
+    reached = set()
+    for _ in range(120):
         page.keyboard.press("Tab")
-        reached.append(
-            page.evaluate("document.activeElement.id || document.activeElement.className")
-        )
-    assert reached[:5] == ["job", "skew-chart", "heat", "share-chart", "bytes-chart"]
-    assert "rank-order" in reached
+        reached.add(page.evaluate("document.activeElement.id"))
+    for name in CONTROLS:
+        assert name in reached, name
 
     page.focus("#skew-chart")
     page.keyboard.press("Home")
@@ -50,7 +55,7 @@ def test_all_of_it_works_by_keyboard(feed: Feed, open_page: OpenPage) -> None:
     for key in ["ArrowUp"] * 4 + ["ArrowDown", "ArrowRight"]:
         page.keyboard.press(key)
     expected = f"Step 1, rank 1: {slowdown[1][1]:.2f} \u00d7 the mean"
-    expect(page.locator("#heat-readout")).to_have_text(expected)
+    expect(page.locator("#heat-readout")).to_contain_text(expected)
     page.keyboard.press("Escape")
     expect(page.locator("#heat-readout")).to_contain_text("Step 15: slowest of 4")
 
@@ -68,7 +73,7 @@ def test_the_pointer_reads_the_heatmap(feed: Feed, open_page: OpenPage) -> None:
     )
 
     expected = f"Step 3, rank 2: {slowdown[3][2]:.2f} \u00d7 the mean"
-    expect(page.locator("#heat-readout")).to_have_text(expected)
+    expect(page.locator("#heat-readout")).to_contain_text(expected)
 
 
 def test_nothing_overflows_a_phone(feed: Feed, open_page: OpenPage) -> None:

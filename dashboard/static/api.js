@@ -23,19 +23,23 @@ export function onUnauthorized(heard) {
   unauthorized = heard;
 }
 
-async function get(url) {
-  return ask(url).catch((error) => {
+async function get(url, options) {
+  return ask(url, options).catch((error) => {
     if (error.status === 401) unauthorized();
     throw error;
   });
 }
 
-function post(url, body) {
+function send(method, url, body) {
   const headers = { "content-type": "application/json" };
-  return ask(url, { method: "POST", headers, body: JSON.stringify(body) });
+  return ask(url, { method, headers, body: JSON.stringify(body) });
 }
 
-async function ask(url, { headers = {}, ...options } = {}) {
+const post = (url, body) => send("POST", url, body);
+
+const asJson = (response) => response.json();
+
+async function ask(url, { headers = {}, read = asJson, ...options } = {}) {
   try {
     const response = await fetch(url, {
       headers: { accept: "application/json", ...headers },
@@ -44,7 +48,7 @@ async function ask(url, { headers = {}, ...options } = {}) {
       ...options,
     });
     if (!response.ok) throw new ApiError(response.status, await problemDetail(response));
-    return await response.json();
+    return await read(response);
   } catch (error) {
     if (error instanceof ApiError) throw error;
     throw new ApiError(0, `The balancer ${WHY[error.name] ?? "is unreachable"}`);
@@ -67,6 +71,10 @@ export function sendLogin(token) {
 
 export function sendLogout() {
   return post(url("logout"), {});
+}
+
+export function jobsEventsUrl() {
+  return url("events");
 }
 
 export function fetchJobs() {
@@ -92,8 +100,41 @@ export class JobApi {
     return get(url(`${this.path}/model`));
   }
 
+  // {policies, decisions}, both oldest first.
   policies() {
-    return get(url(`${this.path}/policies`)).then((body) => body.policies);
+    return get(url(`${this.path}/policies`));
+  }
+
+  // The slowdowns of the newest steps, as `matrix.js` reads them.
+  slowdown(last) {
+    const headers = { accept: "application/octet-stream" };
+    const read = (response) => response.arrayBuffer();
+    return get(url(`${this.path}/slowdown`, { last }), { headers, read });
+  }
+
+  rank(rank, last) {
+    return get(url(`${this.path}/ranks/${rank}`, { last }));
+  }
+
+  loads() {
+    return get(url(`${this.path}/loads`));
+  }
+
+  // What each pool size would do, for either way in which ranks meet.
+  advice() {
+    return get(url(`${this.path}/pools`)).then((body) => body.advice);
+  }
+
+  setMode(mode) {
+    return send("PUT", url(`${this.path}/mode`), { mode });
+  }
+
+  publish(draft) {
+    return post(url(`${this.path}/publish`), draft);
+  }
+
+  rollBack(wanted) {
+    return post(url(`${this.path}/rollback`), wanted);
   }
 
   eventsUrl() {

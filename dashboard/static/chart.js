@@ -1,13 +1,16 @@
 // The only module that knows the chart library: lines over steps, and predicted against measured.
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
-import { colour, onSchemeChange } from "./palette.js";
+import { cursor } from "./cursor.js";
 import { formatTick } from "./format.js";
+import { colour } from "./palette.js";
+import { onSchemeChange } from "./theme.js";
 
 const FONT = "12px system-ui, sans-serif";
 const STEP_INCREMENTS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6];
+const LEAST_BRUSH_PX = 8;
 
-function axis(label, format, more = {}) {
+export function axis(label, format, more = {}) {
   return {
     label,
     font: FONT,
@@ -22,7 +25,7 @@ function axis(label, format, more = {}) {
   };
 }
 
-class Chart {
+export class Chart {
   constructor(container, height) {
     this.container = container;
     this.height = height;
@@ -56,14 +59,16 @@ class Chart {
   }
 }
 
-// Lines over steps. All line charts share one cursor, moved by pointer or by arrow keys.
+// Lines over steps. All of them share one cursor, moved by pointer or by arrow keys.
 export class LineChart extends Chart {
   // series: [{colour, width, dash}]; range: (lowest, highest) -> [from, to];
-  // marks: () => [{step, label}]; onCursor: (index or null) => void.
-  constructor(container, { height, label, format, series, range, marks, onCursor }) {
+  // marks: () => [{step, label}]; onCursor: (index or null) => void; onBrush: (from, to) => void.
+  constructor(container, { height, label, format, series, range, marks, onCursor, onBrush }) {
     super(container, height);
-    Object.assign(this, { label, format, series, range, marks, onCursor });
+    Object.assign(this, { label, format, series, range, marks, onCursor, onBrush });
+    this.follows = false;
     container.addEventListener("keydown", (event) => this.onKey(event));
+    cursor.follow(this, (step) => this.moveTo(step));
   }
 
   options() {
@@ -75,14 +80,14 @@ export class LineChart extends Chart {
         axis(this.label, formatTick(this.format), { size: 60 }),
       ],
       cursor: {
-        sync: { key: "steps" },
-        drag: { x: false, y: false },
+        drag: { x: Boolean(this.onBrush), y: false, setScale: false, dist: LEAST_BRUSH_PX },
         y: false,
         points: { size: 7 },
       },
       hooks: {
         draw: [(plot) => this.drawMarks(plot)],
-        setCursor: [(plot) => this.onCursor?.(plot.cursor.idx ?? null)],
+        setCursor: [(plot) => this.cursorMoved(plot.cursor.idx ?? null)],
+        setSelect: [(plot) => this.brushed(plot)],
       },
     };
   }
@@ -90,6 +95,28 @@ export class LineChart extends Chart {
   line({ colour: name, width, dash }) {
     const alone = (plot) => plot.data[0].length === 1;
     return { stroke: colour(name), width, dash, spanGaps: false, points: { show: alone, size: 5 } };
+  }
+
+  cursorMoved(index) {
+    this.onCursor?.(index);
+    if (!this.follows) cursor.move(index === null ? null : this.data[0][index], this);
+  }
+
+  // Somebody else moved the cursor: no answer to that.
+  moveTo(step) {
+    if (!this.plot) return;
+    this.follows = true;
+    const left = step === null ? -10 : this.plot.valToPos(step, "x");
+    this.plot.setCursor({ left, top: 0 });
+    this.follows = false;
+  }
+
+  brushed(plot) {
+    const { left, width } = plot.select;
+    if (width < LEAST_BRUSH_PX || !this.onBrush) return;
+    const ends = [left, left + width].map((position) => plot.posToVal(position, "x"));
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.onBrush(Math.max(0, Math.ceil(ends[0])), Math.floor(ends[1]));
   }
 
   drawMarks(plot) {
@@ -127,68 +154,12 @@ export class LineChart extends Chart {
   onKey(event) {
     const moves = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
     const move = moves[event.key];
+    if (event.key === "Escape") cursor.move(null, null);
     if (move === undefined || !this.plot) return;
     event.preventDefault();
     const last = this.data[0].length - 1;
     const from = this.plot.cursor.idx ?? last;
     const index = Math.min(last, Math.max(0, from + move));
     this.plot.setCursor({ left: this.plot.valToPos(this.data[0][index], "x"), top: 0 });
-  }
-}
-
-// Predicted against measured seconds, both logarithmic; on the diagonal the model is right.
-export class ScatterChart extends Chart {
-  constructor(container, { height, format, xLabel, yLabel }) {
-    super(container, height);
-    Object.assign(this, { format, xLabel, yLabel });
-  }
-
-  // pairs: [[x, y]]; a logarithm has no place for what is not positive.
-  setPairs(pairs) {
-    const shown = pairs.filter(([x, y]) => x > 0 && y > 0).sort((a, b) => a[0] - b[0]);
-    if (shown.length === 0) return;
-    const logs = shown.flat().map(Math.log10);
-    const least = logs.reduce((a, b) => Math.min(a, b), Infinity);
-    const most = logs.reduce((a, b) => Math.max(a, b), -Infinity);
-    this.extent = [10 ** Math.floor(least), 10 ** Math.max(Math.ceil(most), Math.floor(least) + 1)];
-    this.setData([shown.map(([x]) => x), shown.map(([, y]) => y)]);
-  }
-
-  options() {
-    const splits = () => this.decades();
-    const scale = () => ({ distr: 3, range: () => this.extent });
-    const ink = { fill: colour("--measured-soft"), stroke: colour("--measured") };
-    const dots = { show: true, size: 5, ...ink };
-    return {
-      scales: { x: { time: false, ...scale() }, y: scale() },
-      series: [{}, { paths: () => null, points: dots }],
-      axes: [
-        axis(this.xLabel, formatTick(this.format), { size: 28, splits }),
-        axis(this.yLabel, formatTick(this.format), { size: 60, splits }),
-      ],
-      cursor: { show: false },
-      hooks: { drawClear: [(plot) => this.drawDiagonal(plot)] },
-    };
-  }
-
-  // At most five labels an axis, whatever the span.
-  decades() {
-    const [from, to] = this.extent.map((value) => Math.round(Math.log10(value)));
-    const stride = Math.ceil((to - from) / 4);
-    const count = Math.floor((to - from) / stride) + 1;
-    return Array.from({ length: count }, (_, i) => 10 ** (from + i * stride));
-  }
-
-  drawDiagonal(plot) {
-    const { ctx } = plot;
-    const [from, to] = this.extent;
-    ctx.save();
-    ctx.strokeStyle = colour("--mark");
-    ctx.lineWidth = uPlot.pxRatio;
-    ctx.beginPath();
-    ctx.moveTo(plot.valToPos(from, "x", true), plot.valToPos(from, "y", true));
-    ctx.lineTo(plot.valToPos(to, "x", true), plot.valToPos(to, "y", true));
-    ctx.stroke();
-    ctx.restore();
   }
 }

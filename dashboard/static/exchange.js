@@ -1,57 +1,83 @@
-// The exchange over steps: its exposed share of the step, and the bytes that all ranks sent.
+// What moving tiles costs: bytes on the wire, and the wait for them that computing does not hide.
 
 import { LineChart } from "./chart.js";
-import { byId, setState, setText, speakWhileFocused } from "./dom.js";
+import { chartBox, element, speakWhileFocused } from "./dom.js";
 import { formatBytes, formatPercent, formatSeconds } from "./format.js";
+import { column } from "./history.js";
+import { Panel } from "./panel.js";
 
-const HEIGHT = 180;
+const CHARTS = [
+  ["share", "Exposed exchange as a share of the step", "of the step", formatPercent, 1e-3],
+  ["wait_seconds", "Exposed exchange in seconds", "waited", formatSeconds, 1e-6],
+  ["sent_bytes", "Bytes exchanged in a step", "sent, all ranks", formatBytes, 1],
+];
 
-export class ExchangeView {
-  constructor() {
-    this.section = byId("exchange");
-    this.readout = byId("exchange-readout");
-    this.history = null;
-    const range = (_, highest) => [0, highest > 0 ? 1.1 * highest : 1];
-    const onCursor = (index) => this.describe(index);
-    this.share = new LineChart(byId("share-chart"), {
-      height: HEIGHT,
-      label: "share of step",
-      format: formatPercent,
-      series: [{ colour: "--measured", width: 2 }],
-      range,
-      onCursor,
+export class ExchangePanel extends Panel {
+  static title = "Exchange";
+  static about =
+    "The wait that computing does not hide, on the rank that waits longest, and the bytes that all ranks send.";
+
+  build(body) {
+    this.readout = element("p", { class: "readout", id: "exchange-readout" });
+    this.charts = CHARTS.map(([name, says, label, format, least]) => {
+      const box = chartBox(`exchange-${name}`, says, "exchange-readout");
+      body.append(box);
+      speakWhileFocused(box, this.readout);
+      return new LineChart(box, {
+        height: 150,
+        label,
+        format,
+        series: [{ colour: "--measured", width: 2 }],
+        range: (_, highest) => [0, 1.1 * Math.max(least, highest ?? 0)],
+        onCursor: (index) => this.describe(index),
+      });
     });
-    this.bytes = new LineChart(byId("bytes-chart"), {
-      height: HEIGHT,
-      label: "bytes a step",
-      format: formatBytes,
-      series: [{ colour: "--measured", width: 2 }],
-      range,
-    });
-    for (const id of ["share-chart", "bytes-chart"]) speakWhileFocused(byId(id), this.readout);
+    this.fits = element("p", { class: "note" });
+    body.append(this.readout, this.fits);
   }
 
-  show(history) {
-    this.history = history;
-    if (history.length === 0) {
-      setState(this.section, "empty", "Waiting for the first step that all ranks reported.");
-      return;
-    }
-    setState(this.section, "ready");
-    const steps = history.column("step");
-    this.share.setData([steps, history.column("share")]);
-    this.bytes.setData([steps, history.column("sent_bytes")]);
-    this.describe(this.share.plot?.cursor.idx ?? null);
+  emptySentence({ rows }) {
+    const told = rows.some((row) => row.sent_bytes !== undefined);
+    return told ? null : "Waiting for the first step that all ranks reported.";
+  }
+
+  draw({ rows, waveFits }) {
+    this.rows = rows;
+    CHARTS.forEach(([name], i) => {
+      this.charts[i].setData([column(rows, "step"), column(rows, name)]);
+    });
+    this.fits.textContent = waveFits.map(fitText).join(" ");
+    this.describe(null);
   }
 
   describe(index) {
-    const row = index === null ? this.history?.last : this.history?.rows[index];
+    const row = index === null ? this.rows?.at(-1) : this.rows?.[index];
     if (!row) return;
-    const figures = [
-      `longest exposed wait ${formatSeconds(row.wait_seconds)}`,
-      `at most ${formatPercent(row.share)} of a rank's step`,
-      `${formatBytes(row.sent_bytes)} sent`,
+    const wait = `${formatSeconds(row.wait_seconds)} exposed, ${formatPercent(row.share)} of the step`;
+    this.say(`Step ${row.step}: ${formatBytes(row.sent_bytes)} sent, ${wait}`);
+  }
+
+  table() {
+    const names = ["step", "sent_bytes", "wait_seconds", "share"];
+    const columns = [
+      { name: "step" },
+      { name: "sent", unit: "bytes" },
+      { name: "exposed wait", unit: "s", format: (value) => value.toFixed(6) },
+      { name: "share of the step", format: formatPercent },
     ];
-    setText(this.readout, `Step ${row.step}: ${figures.join(", ")}`);
+    const rows = (this.store?.rows ?? []).map((row) => names.map((name) => row[name] ?? null));
+    return { columns, rows, newestLast: true };
   }
 }
+
+function fitText({ transport, source, coefficients, error }) {
+  if (source === "prior") return `Waves over ${transport} are not measured yet.`;
+  const one = (name) => name.replace(/s$/, "").replaceAll("_", " ");
+  const each = Object.entries(coefficients).map(
+    ([name, seconds]) => `${formatSeconds(seconds)} per ${one(name)}`,
+  );
+  const off = error === null ? "" : `, off by ${formatPercent(error)}`;
+  return `A wave over ${transport} takes ${each.join(" and ")}${off}.`;
+}
+
+customElements.define("libra-exchange", ExchangePanel);

@@ -15,6 +15,7 @@ function known(value) {
 
 // Three significant digits, never in exponent notation.
 function significant(value) {
+  if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
   const digits = value === 0 ? 0 : Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value))));
   return value.toFixed(Math.min(digits, 6));
 }
@@ -55,6 +56,15 @@ export function formatCount(value) {
   return known(value) ? value.toLocaleString("en") : UNKNOWN;
 }
 
-export function formatTime(unixSeconds) {
-  return known(unixSeconds) ? new Date(1000 * unixSeconds).toLocaleTimeString() : UNKNOWN;
+// Of today the time is enough.
+export function formatDate(unixSeconds) {
+  if (!known(unixSeconds) || unixSeconds <= 0) return UNKNOWN;
+  const date = new Date(1000 * unixSeconds);
+  const today = date.toDateString() === new Date().toDateString();
+  return today ? date.toLocaleTimeString() : date.toLocaleString();
+}
+
+// Seconds of ranks, as the hours of accelerators that managers count.
+export function formatRankHours(rankSeconds) {
+  return known(rankSeconds) ? `${significant(rankSeconds / 3600)}${SPACE}GPU-h` : UNKNOWN;
 }

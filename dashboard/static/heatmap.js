@@ -1,126 +1,187 @@
 // Ranks by steps as colours: whole groups light up, or one rank does, and the shape is the cause.
 
-import { byId, setState, setText, speakWhileFocused } from "./dom.js";
+import { cursor } from "./cursor.js";
+import { choice, element, setText, speakWhileFocused } from "./dom.js";
 import { formatRatio } from "./format.js";
-import { heatTable, NO_COLOUR, onSchemeChange } from "./palette.js";
+import { HeatPicture } from "./heat_picture.js";
+import { heatPixels } from "./palette.js";
+import { Panel } from "./panel.js";
+import { rankFigures } from "./rank_figures.js";
+import { orderRanks, ORDERS, placeText } from "./rank_order.js";
+import { onSchemeChange } from "./theme.js";
+import { view } from "./view.js";
 
 const MIN_HEIGHT = 64;
-const MAX_HEIGHT = 320;
+const MAX_HEIGHT = 600;
 const RANK_HEIGHT = 24;
-const EVEN = 1;
 // The scale follows the slowest rank in half steps; one broken rank must not darken the others.
 const MIN_TOP = 1.5;
 const MAX_TOP = 3;
 
-// First item of each of `pools` equal shares of `items`.
-function shares(items, pools) {
-  return Array.from({ length: pools + 1 }, (_, i) => Math.floor((i * items) / pools));
-}
+export class HeatmapPanel extends Panel {
+  static title = "Ranks by steps";
+  static about =
+    "Attention time of each rank over the mean of its step, which even ranks would all have. One bright " +
+    "line is one slow rank; a bright group is uneven work.";
+  static wide = true;
 
-export class HeatmapView {
-  constructor() {
-    this.section = byId("heatmap");
-    this.canvas = byId("heat");
-    this.marker = byId("heat-marker");
-    this.readout = byId("heat-readout");
-    this.rows = [];
-    this.ranks = 0;
-    this.cursor = null;
+  build(body) {
+    this.picture = new HeatPicture();
+    this.cell = null;
+    this.buildOrder();
+    this.canvas = element("canvas", {
+      id: "heat",
+      tabindex: "0",
+      role: "application",
+      "aria-roledescription": "heat map",
+      "aria-label":
+        "Slowdown of each rank in each step; arrow keys move by step and by rank, Enter opens the rank, " +
+        "Escape leaves",
+      "aria-describedby": "heat-readout",
+    });
+    this.marker = element("div", { class: "marker", id: "heat-marker", hidden: "" });
+    this.line = element("div", { class: "cursor-line", hidden: "" });
+    this.readout = element("p", { class: "readout", id: "heat-readout" });
+    this.buildFrame(body);
     speakWhileFocused(this.canvas, this.readout);
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
-    this.canvas.addEventListener("pointerdown", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => this.moveTo(null));
+    this.canvas.addEventListener("pointerdown", (event) => this.point(event));
+    this.canvas.addEventListener("click", () => this.open());
     this.canvas.addEventListener("keydown", (event) => this.onKey(event));
-    new ResizeObserver(() => this.draw()).observe(this.canvas);
-    onSchemeChange(() => this.draw());
+    new ResizeObserver(() => this.redraw()).observe(this.canvas);
+    onSchemeChange(() => { this.top = null; this.redraw(); });
+    cursor.follow(this, (step) => this.follow(step));
   }
 
-  show(history) {
-    this.rows = history.rows.filter((row) => row.slowdown);
-    this.ranks = this.rows.reduce((most, row) => Math.max(most, row.slowdown.length), 0);
-    if (this.cursor?.rank >= this.ranks) this.cursor = null;
-    if (this.ranks === 0) {
-      setState(this.section, "empty", "Waiting for the first step that all ranks reported.");
-      return;
-    }
-    setState(this.section, "ready");
-    const height = Math.min(MAX_HEIGHT, Math.max(MIN_HEIGHT, RANK_HEIGHT * this.ranks));
+  buildOrder() {
+    this.order = choice(ORDERS, { id: "heat-order" });
+    this.order.addEventListener("change", () => {
+      view.set({ order: this.order.value === "mesh" ? null : this.order.value });
+      this.redraw();
+    });
+    this.actions.append(element("label", { class: "pick" }, "Rows ", this.order));
+  }
+
+  buildFrame(body) {
+    this.ends = ["first", "last"].map((end) => element("span", { id: `heat-${end}-rank` }));
+    this.steps = ["first", "last"].map((end) => element("span", { id: `heat-${end}-step` }));
+    this.ticks = ["low", "middle", "high"].map((place) => element("span", { id: `heat-${place}` }));
+    const scale = element(
+      "span",
+      { class: "scale" },
+      element("span", { class: "ramp", "aria-hidden": "true" }),
+      element("span", { class: "ticks" }, ...this.ticks),
+    );
+    body.append(
+      element(
+        "div",
+        { class: "heat" },
+        element("p", { class: "ranks" }, ...this.ends),
+        element("div", { class: "picture" }, this.canvas, this.line, this.marker),
+        element("p", { class: "steps" }, ...this.steps),
+        element("p", { class: "legend" }, scale, element("span", {}, "× the mean")),
+      ),
+      this.readout,
+    );
+  }
+
+  emptySentence({ matrix }) {
+    if (matrix.length === 0) return "Waiting for the first step that all ranks reported.";
+    const [from, to] = this.numbers(matrix);
+    return from >= to ? "None of the newest steps lie in this window." : null;
+  }
+
+  // The matrix's numbers of the steps in the window, the last one excluded.
+  numbers(matrix) {
+    const { window } = view;
+    let [from, to] = [matrix.first, matrix.next];
+    if (!window) return [from, to];
+    while (from < to && matrix.stepAt(from) < window.from) from += 1;
+    while (to > from && matrix.stepAt(to - 1) > window.to) to -= 1;
+    return [from, to];
+  }
+
+  draw(store) {
+    const { matrix } = store;
+    this.order.value = view.get("order") in ORDERS ? view.get("order") : "mesh";
+    const height = Math.min(MAX_HEIGHT, Math.max(MIN_HEIGHT, RANK_HEIGHT * matrix.ranks));
     this.canvas.style.height = `${height}px`;
-    setText(byId("heat-first-step"), `step ${this.rows[0].step}`);
-    setText(byId("heat-last-step"), `step ${this.rows.at(-1).step}`);
-    setText(byId("heat-last-rank"), `rank ${this.ranks - 1}`);
-    this.draw();
-    this.describe();
+    const [from, to] = this.numbers(matrix);
+    const shown = [view.get("from"), view.get("to")];
+    const looks = [this.order.value, store.ranks.length, matrix.ranks, ...shown].join();
+    const { picture } = this;
+    const same = !store.redraw && looks === this.looks && picture.matrix === matrix;
+    if (same && !view.window) {
+      while (picture.to < to) picture.append();
+    } else if (!same || picture.from !== from || picture.to !== to) {
+      this.rebuild(matrix, from, to);
+    }
+    this.looks = looks;
+    store.redraw = false;
+    this.paint();
+    this.label(matrix, from, to);
+  }
+
+  redraw() {
+    this.looks = null;
+    if (this.store) this.update(this.store);
   }
 
   // The picture has at most one pixel per screen pixel, so the browser never shrinks it, which
-  // would average. What does not fit is pooled by its slowest: averaging would hide a straggler.
-  draw() {
+  // would average.
+  rebuild(matrix, from, to) {
     const width = Math.floor(this.canvas.clientWidth * devicePixelRatio);
     const height = Math.floor(this.canvas.clientHeight * devicePixelRatio);
-    if (!this.ranks || width === 0 || height === 0) return;
-    this.columns = shares(this.rows.length, Math.min(this.rows.length, width));
-    this.lines = shares(this.ranks, Math.min(this.ranks, height));
-    const image = new ImageData(this.columns.length - 1, this.lines.length - 1);
-    this.paint(new Uint32Array(image.data.buffer), image.width);
-    this.canvas.width = image.width;
-    this.canvas.height = image.height;
-    this.canvas.getContext("2d").putImageData(image, 0, 0);
+    const order = orderRanks(this.order.value, matrix, this.store.ranks, from, to);
+    this.picture.build(matrix, order, from, to, width, height);
+  }
+
+  paint() {
+    const { picture, canvas } = this;
+    const { lines, columns, peak } = picture;
+    if (!lines || !columns) return;
+    const top = Math.min(MAX_TOP, Math.max(MIN_TOP, Math.ceil(peak / 500) / 2));
+    if (top !== this.top) this.colours = heatPixels(top);
+    this.top = top;
+    if (!this.image || this.image.width !== columns || this.image.height !== lines) {
+      this.image = new ImageData(columns, lines);
+      canvas.width = columns;
+      canvas.height = lines;
+    }
+    picture.paint(new Uint32Array(this.image.data.buffer), this.colours);
+    canvas.getContext("2d").putImageData(this.image, 0, 0);
+    this.showLegend(top, peak > 1000 * top);
+  }
+
+  label(matrix, from, to) {
+    const { order } = this.picture;
+    setText(this.ends[0], `rank ${order[0]}`);
+    setText(this.ends[1], `rank ${order.at(-1)}`);
+    setText(this.steps[0], `step ${matrix.stepAt(from)}`);
+    setText(this.steps[1], `step ${matrix.stepAt(to - 1)}`);
+    if (this.cell && matrix.find(this.cell.step) < 0) this.cell = null;
     this.placeMarker();
-  }
-
-  paint(pixels, width) {
-    const table = heatTable();
-    const worst = this.rows.map((row) => this.slowest(row).slowdown);
-    const peak = worst.reduce((a, b) => Math.max(a, b), EVEN);
-    const top = Math.min(MAX_TOP, Math.max(MIN_TOP, Math.ceil(2 * peak) / 2));
-    this.showLegend(top, peak > top);
-    for (let line = 0; line < this.lines.length - 1; line += 1) {
-      for (let column = 0; column < width; column += 1) {
-        const value = this.pooled(line, column);
-        const at = Math.round(((value - EVEN) / (top - EVEN)) * (table.length - 1));
-        const known = value > -Infinity;
-        const entry = table[Math.min(table.length - 1, Math.max(0, at))];
-        pixels[line * width + column] = known ? entry : NO_COLOUR;
-      }
-    }
-  }
-
-  pooled(line, column) {
-    let most = -Infinity;
-    for (let step = this.columns[column]; step < this.columns[column + 1]; step += 1) {
-      const { slowdown } = this.rows[step];
-      for (let rank = this.lines[line]; rank < this.lines[line + 1]; rank += 1) {
-        if (slowdown[rank] > most) most = slowdown[rank];
-      }
-    }
-    return most;
+    this.describe();
   }
 
   showLegend(top, above) {
-    const values = [EVEN, (EVEN + top) / 2, top];
-    ["heat-low", "heat-middle", "heat-high"].forEach((id, i) => {
-      setText(byId(id), `${formatRatio(values[i])}${above && i === 2 ? " and more" : ""}`);
+    [1, (1 + top) / 2, top].forEach((value, i) => {
+      setText(this.ticks[i], `${formatRatio(value)}${above && i === 2 ? " and more" : ""}`);
     });
   }
 
-  slowest(row, from = 0, to = row.slowdown.length) {
-    let rank = from;
-    for (let i = from; i < to; i += 1) if (row.slowdown[i] > row.slowdown[rank]) rank = i;
-    return { step: row.step, rank, slowdown: row.slowdown[rank] };
-  }
-
+  // The slowest cell below the pointer.
   point(event) {
-    if (!this.ranks) return;
+    const { columns, lines } = this.picture;
+    if (!columns) return;
     const box = this.canvas.getBoundingClientRect();
     const within = (position, size, count) =>
       Math.min(count - 1, Math.max(0, Math.floor((position / size) * count)));
-    const column = within(event.clientX - box.left, box.width, this.columns.length - 1);
-    const line = within(event.clientY - box.top, box.height, this.lines.length - 1);
-    const candidates = this.rows
-      .slice(this.columns[column], this.columns[column + 1])
-      .map((row) => this.slowest(row, this.lines[line], this.lines[line + 1]));
-    this.moveTo(candidates.reduce((a, b) => (b.slowdown > a.slowdown ? b : a)));
+    const column = within(event.clientX - box.left, box.width, columns);
+    const line = within(event.clientY - box.top, box.height, lines);
+    const { number, rank } = this.picture.slowestAt(column, line);
+    this.moveTo({ step: this.picture.matrix.stepAt(number), rank });
   }
 
   onKey(event) {
@@ -129,49 +190,89 @@ export class HeatmapView {
       ArrowRight: [1, 0],
       ArrowUp: [0, -1],
       ArrowDown: [0, 1],
+      PageUp: [0, -32],
+      PageDown: [0, 32],
       Home: [-Infinity, 0],
       End: [Infinity, 0],
     };
     if (event.key === "Escape") this.moveTo(null);
+    if (event.key === "Enter") this.open();
     const move = moves[event.key];
-    if (!move || !this.ranks) return;
+    if (!move || !this.picture.columns) return;
     event.preventDefault();
-    const last = this.rows.length - 1;
-    const start = this.cursor ?? this.slowest(this.rows[last]);
-    const found = this.rows.findIndex((row) => row.step === start.step);
-    const index = Math.min(last, Math.max(0, (found < 0 ? last : found) + move[0]));
-    const rank = Math.min(this.ranks - 1, Math.max(0, start.rank + move[1]));
-    this.moveTo({ step: this.rows[index].step, rank });
+    const { matrix, order, from, to } = this.picture;
+    const start = this.cell ?? this.newestSlowest();
+    const number = Math.min(to - 1, Math.max(from, matrix.find(start.step) + move[0]));
+    const place = order.indexOf(start.rank) + move[1];
+    const rank = order[Math.min(order.length - 1, Math.max(0, place))];
+    this.moveTo({ step: matrix.stepAt(number), rank });
   }
 
-  moveTo(cursor) {
-    this.cursor = cursor;
+  newestSlowest() {
+    const { matrix, to } = this.picture;
+    const row = matrix.cells.subarray(matrix.offset(to - 1), matrix.offset(to - 1) + matrix.ranks);
+    const rank = row.reduce((best, value, i) => (value > row[best] ? i : best), 0);
+    return { step: matrix.stepAt(to - 1), rank };
+  }
+
+  moveTo(cell) {
+    this.cell = cell;
+    cursor.move(cell?.step ?? null, this);
+    this.line.hidden = true;
     this.placeMarker();
     this.describe();
   }
 
+  open() {
+    if (this.cell) view.set({ rank: this.cell.rank });
+  }
+
+  // Another chart's cursor is a line across all ranks.
+  follow(step) {
+    const number = step === null || !this.picture.matrix ? -1 : this.picture.matrix.find(step);
+    this.line.hidden = !this.isShown(number);
+    if (!this.line.hidden) Object.assign(this.line.style, this.across(number));
+  }
+
+  isShown(number) {
+    const { from, to } = this.picture;
+    return number >= 0 && number >= from && number < to;
+  }
+
+  across(number) {
+    const { origin, group, columns } = this.picture;
+    const column = Math.floor((number - origin) / group);
+    return { left: `${(100 * column) / columns}%`, width: `${100 / columns}%` };
+  }
+
   placeMarker() {
-    const index = this.cursor ? this.rows.findIndex((row) => row.step === this.cursor.step) : -1;
-    this.marker.hidden = index < 0;
-    if (index < 0) return;
-    const percent = (value, count) => `${(100 * value) / count}%`;
-    this.marker.style.left = percent(index, this.rows.length);
-    this.marker.style.top = percent(this.cursor.rank, this.ranks);
-    this.marker.style.width = percent(1, this.rows.length);
-    this.marker.style.height = percent(1, this.ranks);
+    const { matrix, order } = this.picture;
+    const number = this.cell && matrix ? matrix.find(this.cell.step) : -1;
+    this.marker.hidden = !this.isShown(number);
+    if (this.marker.hidden) return;
+    const place = order.indexOf(this.cell.rank);
+    Object.assign(this.marker.style, this.across(number), {
+      top: `${(100 * place) / order.length}%`,
+      height: `${100 / order.length}%`,
+    });
   }
 
   describe() {
-    const row = this.cursor && this.rows.find(({ step }) => step === this.cursor.step);
-    if (row) {
-      const slowdown = formatRatio(row.slowdown[this.cursor.rank]);
-      setText(this.readout, `Step ${row.step}, rank ${this.cursor.rank}: ${slowdown} × the mean`);
-      return;
-    }
-    const newest = this.rows.at(-1);
-    if (!newest) return;
-    const { rank, slowdown } = this.slowest(newest);
-    const worst = `rank ${rank} at ${formatRatio(slowdown)} × the mean`;
-    setText(this.readout, `Step ${newest.step}: slowest of ${this.ranks} is ${worst}`);
+    const { matrix } = this.picture;
+    if (!matrix?.length) return;
+    const newest = this.newestSlowest();
+    const { step, rank } = this.cell ?? newest;
+    const slowdown = formatRatio(matrix.at(matrix.find(step), rank) / 1000);
+    const place = placeText(this.store.ranks[rank]);
+    const figure = `${slowdown} × the mean${place ? ` (${place})` : ""}`;
+    if (this.cell) this.say(`Step ${step}, rank ${rank}: ${figure}`);
+    else this.say(`Step ${step}: slowest of ${matrix.ranks} is rank ${rank} at ${figure}`);
+  }
+
+  table() {
+    const { matrix, ranks } = this.store;
+    return rankFigures(matrix, ranks, ...this.numbers(matrix));
   }
 }
+
+customElements.define("libra-heatmap", HeatmapPanel);

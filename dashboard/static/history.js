@@ -8,7 +8,6 @@ export class History {
   }
 
   clear() {
-    this.byStep = new Map();
     this.rows = [];
   }
 
@@ -22,30 +21,39 @@ export class History {
 
   // view: {steps: [...], <name>: [one value a step], ...}; other shapes in it are passed over.
   mergeView(view) {
-    const columns = Object.entries(view).filter(([name]) => name !== "steps" && name !== "ranks");
+    const isColumn = (values) => Array.isArray(values) && values.length === view.steps.length;
+    const columns = Object.entries(view).filter(
+      ([name, values]) => name !== "steps" && isColumn(values),
+    );
+    const known = new Map(this.rows.map((row) => [row.step, row]));
     view.steps.forEach((step, i) => {
-      this.put({ step, ...Object.fromEntries(columns.map(([name, values]) => [name, values[i]])) });
+      const row = Object.fromEntries(columns.map(([name, values]) => [name, values[i]]));
+      known.set(step, { ...known.get(step), ...row, step });
     });
-    this.settle();
+    this.rows = [...known.values()].sort((a, b) => a.step - b.step).slice(-CAPACITY);
   }
 
+  // Steps come in order, but for those that are done or told again.
   append(row) {
-    this.put(row);
-    this.settle();
+    if (this.length === 0 || row.step > this.last.step) {
+      this.rows.push(row);
+      if (this.length > CAPACITY) this.rows.shift();
+      return;
+    }
+    const at = this.rows.findIndex(({ step }) => step >= row.step);
+    if (this.rows[at].step === row.step) this.rows[at] = { ...this.rows[at], ...row };
+    else this.rows.splice(at, 0, row);
+    if (this.length > CAPACITY) this.rows.shift();
   }
 
-  put(row) {
-    this.byStep.set(row.step, { ...this.byStep.get(row.step), ...row });
+  // Rows of the steps of a window, both ends included; all of them for null.
+  within(steps) {
+    if (!steps) return this.rows;
+    return this.rows.filter(({ step }) => step >= steps.from && step <= steps.to);
   }
+}
 
-  settle() {
-    const rows = [...this.byStep.values()].sort((a, b) => a.step - b.step);
-    for (const row of rows.slice(0, -CAPACITY)) this.byStep.delete(row.step);
-    this.rows = rows.slice(-CAPACITY);
-  }
-
-  // One column as an array for a chart; what is not known is null.
-  column(name) {
-    return this.rows.map((row) => row[name] ?? null);
-  }
+// One column of rows as an array for a chart; what is not known is null.
+export function column(rows, name) {
+  return rows.map((row) => row[name] ?? null);
 }

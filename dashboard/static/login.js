@@ -36,6 +36,8 @@ export class Login {
 
   take(session) {
     this.session = session;
+    // Buttons that only an admin may press are shown to no one else.
+    document.body.dataset.admin = !session.guarded || session.scope === "admin" ? "yes" : "no";
     byId("logout").hidden = !session.cookie;
   }
 

@@ -1,20 +1,28 @@
 // Colours for canvases, read from the style sheet so that light and dark are defined once.
 
+import { onSchemeChange } from "./theme.js";
+
 const HEAT_STOPS = ["--heat-0", "--heat-1", "--heat-2", "--heat-3", "--heat-4"];
 const TABLE_SIZE = 256;
+const EVEN_PERMILLE = 1000;
 
-const darkScheme = window.matchMedia("(prefers-color-scheme: dark)");
+const known = new Map();
+onSchemeChange(() => known.clear());
 
+// What a colour of the style sheet comes to in the scheme that is shown: rgb(r, g, b), maybe rgba.
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  if (!known.has(name)) {
+    const probe = document.createElement("span");
+    probe.style.color = `var(${name})`;
+    document.body.append(probe);
+    known.set(name, getComputedStyle(probe).color);
+    probe.remove();
+  }
+  return known.get(name);
 }
 
-export function onSchemeChange(callback) {
-  darkScheme.addEventListener("change", callback);
-}
-
-function channels(hex) {
-  return [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16));
+function channels(text) {
+  return text.match(/[\d.]+/g).slice(0, 3).map(Number);
 }
 
 function blend(from, to, share) {
@@ -33,5 +41,14 @@ export function heatTable() {
   return new Uint32Array(bytes.buffer);
 }
 
-// A missing measurement is see-through, so that a gap is drawn as a gap.
-export const NO_COLOUR = 0;
+// The pixel of every slowdown in thousandths; from 1 to `top` the scale runs through the table.
+export function heatPixels(top) {
+  const table = heatTable();
+  const pixels = new Uint32Array(1 << 16).fill(table[0]);
+  const span = 1000 * top - EVEN_PERMILLE;
+  for (let value = EVEN_PERMILLE; value < pixels.length; value += 1) {
+    const at = Math.round(((value - EVEN_PERMILLE) / span) * (TABLE_SIZE - 1));
+    pixels[value] = table[Math.min(TABLE_SIZE - 1, at)];
+  }
+  return pixels;
+}

@@ -1,12 +1,14 @@
-// The live connection: server-sent events, tried again where those fail, none while out of sight.
+// One live connection: server-sent events, tried again where those fail.
 
-const KINDS = ["step", "model", "policy", "effect", "mode", "ranks"];
+import { timed } from "./timing.js";
+
+const KINDS = ["step", "model", "policy", "effect", "mode", "ranks", "jobs"];
 const RETRY_MS = 30_000;
 const MAX_ERRORS = 3;
 // A proxy may hold the stream back for ever; the page must not stay empty for that.
 const OPEN_WITHIN_MS = 4_000;
 
-// States: connecting, live, reconnecting, polling, paused.
+// States: connecting, live, reconnecting, polling.
 export class Stream {
   // handlers: event(kind, data), refetch(), state(name).
   constructor(url, handlers) {
@@ -16,27 +18,10 @@ export class Stream {
     this.retry = null;
     this.late = null;
     this.errors = 0;
-    this.started = false;
-    this.resting = false;
   }
 
   start() {
-    this.started = true;
-    // A hidden tab would hold one of the browser's six connections to this host for nobody.
-    document.addEventListener("visibilitychange", () => this.follow());
-    this.follow();
-  }
-
-  // A reader who is not known would only be refused, again and again.
-  rest(resting) {
-    this.resting = resting;
-    if (this.started) this.follow();
-  }
-
-  follow() {
-    this.stop();
-    if (document.hidden || this.resting) this.handlers.state("paused");
-    else this.connect("connecting");
+    this.connect("connecting");
   }
 
   stop() {
@@ -60,12 +45,13 @@ export class Stream {
     this.source = source;
     this.late = setTimeout(() => this.poll(), OPEN_WITHIN_MS);
     // Fetching after the stream is open leaves no gap; a replayed step overwrites itself.
-    source.addEventListener("open", () => this.handlers.refetch(), { once: true });
     source.addEventListener("open", () => this.opened());
     source.addEventListener("error", () => this.failed(source));
     source.addEventListener("resync", () => this.handlers.refetch());
     for (const kind of KINDS) {
-      source.addEventListener(kind, (event) => this.handlers.event(kind, JSON.parse(event.data)));
+      source.addEventListener(kind, ({ data }) => {
+        timed(`libra-${kind}`, () => this.handlers.event(kind, JSON.parse(data)));
+      });
     }
   }
 
@@ -73,6 +59,7 @@ export class Stream {
     this.errors = 0;
     this.stopTimers();
     this.handlers.state("live");
+    this.handlers.refetch();
   }
 
   failed(source) {
@@ -84,7 +71,7 @@ export class Stream {
 
   // Without a stream the page's own rounds find steps that no event brought.
   poll() {
-    this.source.close();
+    this.source?.close();
     clearTimeout(this.late);
     if (this.retry !== null) return;
     this.handlers.state("polling");
