@@ -17,7 +17,7 @@ from tests.running import MSGPACK, make_report
 
 VIEWS = (
     *("/skew", "/ranks", "/model", "/exchange", "/policies", "/policy"),
-    *("/diagnosis", "/pools", "/whatif", "/slowdown", "/loads", "/ranks/0"),
+    *("/diagnosis", "/pools", "/whatif", "/loads"),
 )
 
 # No heartbeat comes between two events, however long they take.

@@ -9,7 +9,7 @@ from tests.application import VIEWS, assert_problem
 from tests.running import RunningBalancer, make_report
 
 
-@pytest.mark.parametrize("view", ["", *VIEWS, "/events"])
+@pytest.mark.parametrize("view", ["", *VIEWS, "/events", "/slowdown", "/ranks/0"])
 def test_an_unknown_job_is_not_found(balancer: RunningBalancer, view: str) -> None:
     """Reading makes no job, and a poll for its policy does not wait."""
     assert_problem(balancer.client.get(f"/api/v1/jobs/nobody{view}?wait=30"), 404, "job")

@@ -28,10 +28,16 @@ def timeless(job: Job) -> dict[str, Any]:
     for name in ("predicted_skew", "home_skew"):
         del shown["skew"][name], shown["summary"][name]
     del shown["summary"]["decision"], shown["policies"]["decisions"]
+    # Followed step by step, as steps complete.
+    for name in ("since_step", "since_seconds", "recovered_seconds"):
+        del shown["summary"][name]
     for rank in shown["ranks"]["ranks"]:
         del rank["predicted_seconds"]
     for kind in shown["model"]["kinds"]:
         del kind["error"], kind["points"], kind["predicted"]
+        del kind["error_steps"], kind["error_course"]
+        # Of collinear columns rounding changes the uncertainty more than the coefficients.
+        del kind["intervals"]
     shown["model"]["kinds"].sort(key=str)
     return shown
 
