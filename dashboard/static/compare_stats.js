@@ -61,7 +61,7 @@ export function compareMedians(before, after, resamples = 400) {
   return { ratio: median(b) / median(a), low: quantile(ratios, 0.025), high: quantile(ratios, 0.975) };
 }
 
-// Marsaglia's xorshift, 32 bits: https://doi.org/10.18637/jss.v008.i14
+// Marsaglia's xorshift, 32 bits: Journal of Statistical Software 8 (14), 2003.
 function generator(seed) {
   let state = seed;
   return () => {

@@ -1,7 +1,5 @@
 // The few DOM helpers that every part of the page uses; text goes in as text, never as markup.
 
-const SVG = "http://www.w3.org/2000/svg";
-
 export function byId(id) {
   return document.getElementById(id);
 }
@@ -17,8 +15,9 @@ export function element(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-export function svg(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
+// A copy of what a template of the page holds.
+export function copyOf(id) {
+  return byId(id).content.firstElementChild.cloneNode(true);
 }
 
 export function button(label, onClick, attributes = {}) {

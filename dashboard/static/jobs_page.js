@@ -1,7 +1,7 @@
 // All jobs of the balancer: which of them is sick is seen at a glance.
 
 import { ApiError, fetchJobs, jobsEventsUrl } from "./api.js";
-import { button, element, numberCell, scrollBox, setText, svg } from "./dom.js";
+import { button, copyOf, element, numberCell, scrollBox, setText } from "./dom.js";
 import { exportMenu } from "./export.js";
 import { formatRankHours, formatRatio, UNKNOWN } from "./format.js";
 import { showContent, showNotice } from "./notice.js";
@@ -205,12 +205,15 @@ export function sparkline(values) {
   const ends = [values[0], values.at(-1)].map(formatRatio);
   const text = values.length ? `Skew lately: from ${ends[0]} to ${ends[1]}` : "No steps yet";
   const viewBox = `0 0 ${SPARK.width} ${SPARK.height}`;
-  const node = svg("svg", { class: "spark", viewBox, ...SPARK, role: "img", "aria-label": text });
+  const node = copyOf("spark");
+  for (const [name, value] of Object.entries({ viewBox, ...SPARK, "aria-label": text })) {
+    node.setAttribute(name, value);
+  }
   if (values.length < 2) return node;
   const top = Math.max(1.2, ...values);
   const x = (i) => (i / (values.length - 1)) * (SPARK.width - 2) + 1;
   const y = (value) => SPARK.height - 2 - ((value - 1) / (top - 1)) * (SPARK.height - 4);
   const points = values.map((value, i) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
-  node.append(svg("polyline", { points }));
+  node.firstElementChild.setAttribute("points", points);
   return node;
 }

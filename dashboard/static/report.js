@@ -40,7 +40,8 @@ export function reportText(store) {
   data.append(element("pre", {}, JSON.stringify(store.summary, null, 1)));
   page.body.append(data);
   // As text: the page that is shown allows no style sheet within a page, not even in another one.
-  const text = page.documentElement.outerHTML.replace("</head>", `<style>${STYLE}</style></head>`);
+  const whole = new XMLSerializer().serializeToString(page.documentElement);
+  const text = whole.replace("</head>", `<style>${STYLE}</style></head>`);
   return `<!doctype html>\n${text}\n`;
 }
 
